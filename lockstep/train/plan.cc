@@ -40,12 +40,14 @@ void check_not_negative(const char* option, double value) {
 
 // Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
-  const bool looks = !options.save_best.empty() || options.early_stop > 0;
+  const bool looks = !options.checkpoint.save_best.empty() ||
+                     options.evaluation.early_stop > 0;
   if (!looks) return;
-  if (!options.save_best.empty()) {
-    const BestEvaluation readable(options.save_best, options.early_stop);
+  if (!options.checkpoint.save_best.empty()) {
+    const BestEvaluation readable(options.checkpoint.save_best,
+                                  options.evaluation.early_stop);
   }
-  if (options.evaluate) return;
+  if (options.evaluation.enabled) return;
   refuse(
       "save_best and early_stop look at evaluations, and this run makes no "
       "evaluation",
@@ -74,9 +76,9 @@ void check_local_steps(const TrainOptions& options) {
            fmt::format("a multiple of local_steps {}", steps),
            "change one of the two");
   };
-  check_multiple("checkpoint_every", options.checkpoint_every);
-  check_multiple("eval_every", options.eval_every);
-  if (options.checkpoint_each_epoch) {
+  check_multiple("checkpoint_every", options.checkpoint.every);
+  check_multiple("eval_every", options.evaluation.every);
+  if (options.checkpoint.each_epoch) {
     refuse("an epoch may end between steps in which the ranks meet",
            "checkpoint_every", "leave out --checkpoint-every-epoch");
   }
@@ -122,7 +124,7 @@ void check_spikes(const TrainOptions& options) {
         "would not leave out the same steps",
         "a loss that all ranks share", "leave out one of the two");
   }
-  const bool saves = !options.out_dir.empty() && options.checkpoint_every > 0;
+  const bool saves = !options.out_dir.empty() && options.checkpoint.every > 0;
   if (action == OnSpike::kRollBack && !saves) {
     refuse(
         "a spike can't be answered by going back to a checkpoint where none "
@@ -133,10 +135,10 @@ void check_spikes(const TrainOptions& options) {
 }
 
 void check_verification(const TrainOptions& options) {
-  check_at_least("verify_every", options.verify_every, 0);
-  check_at_least("verify_gradients_every", options.verify_gradients_every, 0);
+  check_at_least("verify_every", options.verify.every, 0);
+  check_at_least("verify_gradients_every", options.verify.gradients_every, 0);
   const bool is_classic = options.strategy == Strategy::kDataParallelClassic;
-  if (!is_classic || options.verify_gradients_every == 0) return;
+  if (!is_classic || options.verify.gradients_every == 0) return;
   refuse("dp-classic runs LibTorch's backward, which computes once",
          "another strategy", "leave out --verify-gradients, or use dp");
 }
@@ -207,15 +209,15 @@ void check_single(const TrainOptions& options) {
                        "--strategy"});
 }
 
-Device device_of_rank(const TrainOptions& options) {
-  const auto local_rank = static_cast<size_t>(options.world.local_rank());
+Device device_of_rank(const TrainOptions& options, const World& world) {
+  const auto local_rank = static_cast<size_t>(world.local_rank());
   if (local_rank < options.devices.size()) return options.devices[local_rank];
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kNoSuchDevice,
-       .what = fmt::format("rank {} has no device", options.world.rank()),
+       .what = fmt::format("rank {} has no device", world.rank()),
        .expected = fmt::format("a device for each of {} of this host",
-                               counted(options.world.local_size(), "rank")),
+                               counted(world.local_size(), "rank")),
        .got = join_names(options.devices),
        .fix = "give --devices as many as there are ranks on this host"});
 }
@@ -265,21 +267,21 @@ void check_options(const TrainOptions& options) {
   check_at_least("max_steps", options.max_steps, 0);
   check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
   check_at_least("shards", options.shards, 0);
-  check_at_least("eval_every", options.eval_every, 0);
-  check_at_least("early_stop", options.early_stop, 0);
+  check_at_least("eval_every", options.evaluation.every, 0);
+  check_at_least("early_stop", options.evaluation.early_stop, 0);
   check_evaluations(options);
   check_zero(options);
   check_communication(options);
   check_spikes(options);
   check_verification(options);
-  check_at_least("eval_batch_size", options.eval_batch_size, 0);
-  check_at_least("checkpoint_every", options.checkpoint_every, 0);
-  check_at_least("snapshot_every", options.snapshot_every, 0);
-  if (options.keep_checkpoints != 0) {
-    check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
+  check_at_least("eval_batch_size", options.evaluation.batch_size, 0);
+  check_at_least("checkpoint_every", options.checkpoint.every, 0);
+  check_at_least("snapshot_every", options.checkpoint.snapshot_every, 0);
+  if (options.checkpoint.keep != 0) {
+    check_at_least("keep_checkpoints", options.checkpoint.keep, 2);
   }
-  check_at_least("log_every", options.log_every, 1);
-  check_at_least("trace_steps", options.trace_steps, 1);
+  check_at_least("log_every", options.log.every, 1);
+  check_at_least("trace_steps", options.log.trace_steps, 1);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
 }
 
@@ -292,18 +294,20 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
          "a multiple of the ranks", "change --shards");
 }
 
-Plan make_plan(const TrainOptions& options, const Settings& saved) {
+Plan make_plan(const TrainOptions& options, const World& world,
+               const Settings& saved) {
   check_options(options);
   check_devices(options);
   Plan plan;
   plan.devices = options.devices;
   check_single(options);
   if (options.strategy == Strategy::kDistributed) {
-    plan.devices = {device_of_rank(options)};
+    plan.devices = {device_of_rank(options, world)};
   }
   plan.output_device = output_device_of(options);
-  plan.world_size =
-      static_cast<int64_t>(plan.devices.size()) * options.world.size();
+  plan.rank = world.rank();
+  plan.ranks = world.size();
+  plan.world_size = static_cast<int64_t>(plan.devices.size()) * plan.ranks;
   if (options.accumulate > 1) {
     plan.shards = shards_of_accumulation(options, plan.world_size);
   } else {
@@ -311,8 +315,7 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
         options.shards > 0 ? options.shards : number_of(saved, "shards");
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
-  check_shards_of_ranks(options.communication, plan.shards,
-                        options.world.size());
+  check_shards_of_ranks(options.communication, plan.shards, world.size());
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads
@@ -320,10 +323,9 @@ Plan make_plan(const TrainOptions& options, const Settings& saved) {
   if (plan.intra_op_threads == 0) {
     const bool is_cuda = plan.devices.front().is_cuda();
     plan.intra_op_threads =
-        is_cuda
-            ? 1
-            : threads_of_shard(plan.devices, plan.shards, options.world.size(),
-                               options.world.local_size());
+        is_cuda ? 1
+                : threads_of_shard(plan.devices, plan.shards, world.size(),
+                                   world.local_size());
   }
   return plan;
 }

@@ -248,10 +248,9 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// Trains. Every rank of options.world calls it. See run_training().
-  RunReport fit(const TrainOptions& options,
-                const std::function<int()>& stop = {}) {
-    return run_training(*this, options, stop);
+  /// Trains. Every rank of context.world calls it. See run_training().
+  RunReport fit(const TrainOptions& options, const RunContext& context = {}) {
+    return run_training(*this, options, context);
   }
   /// Returns the module that was trained last; null before training.
   std::shared_ptr<M> module() const { return module_; }

@@ -37,7 +37,7 @@ TEST(LiveStatuses, AreNotWrittenWhereNobodyWantsThem) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.out_dir = folder.path("out");
-  options.live_status = false;
+  options.log.live_status = false;
   run_training(options);
   EXPECT_FALSE(std::filesystem::exists(folder.path("out") + "/live"));
 }
@@ -48,7 +48,7 @@ TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   options.out_dir = folder.path("out");
   RunReport report;
   report.model = "mlp";
-  LiveStatus live(options, report, 100'000);
+  LiveStatus live(options, World(), report, 100'000);
   for (int64_t step = 1; step <= 100'000; ++step) {
     live.add_step(step, 0, 0.001, static_cast<double>(step));
   }

@@ -97,7 +97,7 @@ TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
     std::optional<ErrorCode> code;
     const Stop try_second = [&] {
       ImageTraining second = options;
-      second.resume = "auto";
+      second.checkpoint.resume = "auto";
       if (!code) code = error_code_of([&] { run_training(second); });
       return 0;
     };

@@ -12,6 +12,7 @@
 #include "lockstep/base/output.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/plan.h"
@@ -46,7 +47,7 @@ void choose_devices(const RunFlags& flags, TrainOptions& options) {
 void check_outputs(const RunFlags& flags) {
   // Only rank 0 writes. Other hosts need not have the folder.
   if (read_environment().rank != 0) return;
-  for (const auto& path : {flags.report, flags.options.trace}) {
+  for (const auto& path : {flags.report, flags.options.log.trace}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
 }
@@ -112,18 +113,22 @@ void run_task(const RunFlags& flags, const std::string& beginning,
                                   to_string(options.strategy)));
   }
   choose_devices(flags, options);
+  train::RunContext context{.stop = [] { return InterruptScope::signal(); },
+                            .command = command_line(),
+                            .on_begin = [&flags] { write_config(flags); }};
   if (options.strategy == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
       start_ranks(flags.devices);
     }
-    join_ranks(flags.ranks, flags.devices, options);
-    if (flags.is_verbose) write_now(stdout, describe_rank(options) + "\n");
+    join_ranks(flags.ranks, flags.devices, options, context);
+    if (flags.is_verbose) {
+      write_now(stdout, describe_rank(options, context.world) + "\n");
+    }
   }
-  options.on_begin = [&flags] { write_config(flags); };
   const InterruptScope interrupts;
-  const auto report = train(options, [] { return InterruptScope::signal(); });
-  if (options.world.rank() != 0) return;
+  const auto report = train(options, context);
+  if (context.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;
   end_stopped(report);

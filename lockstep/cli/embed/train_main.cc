@@ -32,8 +32,8 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
   app.callback([&] {
     cli::run_task(flags, "training " + model,
                   [&](const train::TrainOptions& options,
-                      const std::function<int()>& stop) {
-                    return train::run_training(task, options, stop);
+                      const train::RunContext& context) {
+                    return train::run_training(task, options, context);
                   });
   });
   return cli::parse_and_run(app);

@@ -15,18 +15,18 @@ constexpr size_t kMostLosses = 512;
 constexpr size_t kMostSpans = 20'000;
 
 // Returns a rank's status before any step. The rest is filled in later.
-monitor::RankStatus first_status(const TrainOptions& options,
-                                 const RunReport& report, int64_t total_steps) {
+monitor::RankStatus first_status(const World& world, const RunReport& report,
+                                 int64_t total_steps) {
   monitor::RankStatus status;
   status.host = host_name();
   status.machine = monitor::machine();
   status.pid = ::getpid();
   status.process_start = monitor::process_start(status.pid);
-  status.rank = options.world.rank();
-  status.world_size = options.world.size();
+  status.rank = world.rank();
+  status.world_size = world.size();
   status.model = report.model;
   status.strategy = report.strategy;
-  status.backend = options.world.size() > 1 ? options.world.backend_name() : "";
+  status.backend = world.size() > 1 ? world.backend_name() : "";
   status.step = report.first_step;
   status.total_steps = total_steps;
   // Restarts by the launcher, and recoveries within this process.
@@ -54,14 +54,14 @@ double seconds_of(const TraceLog& log, TraceCategory category,
 
 }  // namespace
 
-LiveStatus::LiveStatus(const TrainOptions& options, const RunReport& report,
-                       int64_t total_steps)
-    : status_(first_status(options, report, total_steps)),
-      file_(options.world.all_gather_text(monitor::new_job_name())[0],
-            options.out_dir, options.world.rank()),
+LiveStatus::LiveStatus(const TrainOptions& options, const World& world,
+                       const RunReport& report, int64_t total_steps)
+    : status_(first_status(world, report, total_steps)),
+      file_(world.all_gather_text(monitor::new_job_name())[0], options.out_dir,
+            world.rank()),
       batch_size_(options.batch_size),
       // A rank has at most one recording.
-      can_record_(options.trace.empty()) {
+      can_record_(options.log.trace.empty()) {
   write();
 }
 

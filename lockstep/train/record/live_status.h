@@ -7,6 +7,7 @@
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/monitor/job_folder.h"
 #include "lockstep/monitor/rank_status.h"
 #include "lockstep/train/options.h"
@@ -22,8 +23,8 @@ class LiveStatus {
  public:
   /// `report`: what is known before the first step. Collective: all ranks use
   /// the job name of rank 0.
-  LiveStatus(const TrainOptions& options, const RunReport& report,
-             int64_t total_steps);
+  LiveStatus(const TrainOptions& options, const World& world,
+             const RunReport& report, int64_t total_steps);
   ~LiveStatus();
   LiveStatus(const LiveStatus&) = delete;
   LiveStatus& operator=(const LiveStatus&) = delete;

@@ -104,10 +104,10 @@ RunLog::RunLog(const TrainOptions& options, const Plan& plan,
     : options_(options),
       plan_(plan),
       recordings_(recordings),
-      progress_(options.progress && options.world.rank() == 0
+      progress_(options.log.progress && plan.rank == 0
                     ? default_progress_style(stdout)
                     : ProgressStyle::kNone,
-                options.log_every) {}
+                options.log.every) {}
 
 void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
   RunReport& report = recordings_.report;
@@ -223,7 +223,7 @@ void RunLog::end(const StepRunner& runner, const std::string& path) {
   if (!report.last_checkpoint.empty()) {
     line("checkpoint " + report.last_checkpoint);
   }
-  if (!path.empty() && options_.world.rank() == 0) write_report(path, report);
+  if (!path.empty() && plan_.rank == 0) write_report(path, report);
 }
 
 std::string RunLog::device_names() const {

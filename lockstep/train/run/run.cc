@@ -30,16 +30,16 @@ namespace {
 data::LoaderOptions loader_options(const TrainOptions& options,
                                    const Plan& plan) {
   data::LoaderOptions loader;
-  const ShardRange own =
-      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
-  if (options.world.size() > 1) {
+  const ShardRange own = shards_of_worker(plan.rank, plan.ranks, plan.shards);
+  if (plan.ranks > 1) {
     loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
   }
   loader.batch_size = options.batch_size;
-  loader.workers = options.loader_workers;
-  loader.shuffle = options.shuffle;
+  loader.workers = options.loader.workers;
+  loader.shuffle = options.loader.shuffle;
   // In a small last batch, a rank may have no sample to make a step with.
-  loader.drop_last = options.drop_last || options.communication.is_local();
+  loader.drop_last =
+      options.loader.drop_last || options.communication.is_local();
   loader.seed = options.seed;
   return loader;
 }
@@ -48,8 +48,8 @@ data::LoaderOptions evaluation_options(const TrainOptions& options,
                                        const Plan& plan) {
   data::LoaderOptions loader = loader_options(options, plan);
   // Without gradients there is memory for more than a training batch.
-  loader.batch_size = options.eval_batch_size > 0
-                          ? options.eval_batch_size
+  loader.batch_size = options.evaluation.batch_size > 0
+                          ? options.evaluation.batch_size
                           : std::max<int64_t>(options.batch_size, 250);
   loader.shuffle = false;
   loader.drop_last = false;
@@ -82,9 +82,9 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   return std::min(limit, options.epochs * batches);
 }
 
-// Without options.trace, a run records its steps 2 to 11. The time line of its
-// report shows the typical one among the last of them. Recording takes 0.1 us
-// per span, so later steps are not recorded.
+// Without options.log.trace, a run records its steps 2 to 11. The time line of
+// its report shows the typical one among the last of them. Recording takes 0.1
+// us per span, so later steps are not recorded.
 constexpr int64_t kFirstSteps = 11;
 constexpr int64_t kCandidates = 5;
 constexpr size_t kMostRanksShown = 8;
@@ -120,14 +120,15 @@ class TimeScope {
 };
 
 // Returns the callbacks that write files of their own, on rank 0.
-std::vector<std::shared_ptr<Callback>> make_logs(const TrainOptions& options) {
+std::vector<std::shared_ptr<Callback>> make_logs(const TrainOptions& options,
+                                                 const Plan& plan) {
   std::vector<std::shared_ptr<Callback>> logs;
-  if (options.world.rank() != 0) return logs;
-  if (!options.csv.empty()) {
-    logs.push_back(std::make_shared<CsvLog>(options.csv));
+  if (plan.rank != 0) return logs;
+  if (!options.log.csv.empty()) {
+    logs.push_back(std::make_shared<CsvLog>(options.log.csv));
   }
-  if (!options.tensorboard.empty()) {
-    logs.push_back(std::make_shared<TensorBoardLog>(options.tensorboard));
+  if (!options.log.tensorboard.empty()) {
+    logs.push_back(std::make_shared<TensorBoardLog>(options.log.tensorboard));
   }
   return logs;
 }
@@ -146,29 +147,32 @@ std::string report_path(const TrainOptions& options) {
   return (std::filesystem::path(options.out_dir) / "run.json").string();
 }
 
-Run::Run(Task& task, const TrainOptions& options,
-         const std::function<int()>& stop, RunHistory& history)
+Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
+         RunHistory& history)
     : task_(task),
       options_(options),
-      stop_(stop),
+      context_(context),
       history_(history),
-      resume_(find_resume(task, options, history.identity)),
-      plan_(make_plan(options, saved_settings(options, resume_))),
+      resume_(find_resume(task, options, context.world, history.identity)),
+      plan_(make_plan(options, context.world,
+                      saved_settings(options, context.world, resume_))),
       training_data_(open_training_data()),
       training_batches_(std::make_unique<data::Loader>(
           training_data_, loader_options(options_, plan_))),
       evaluation_batches_(open_evaluation_data()),
       total_steps_(count_steps(options_, training_batches_->batches())),
-      checkpoints_(task, options_, plan_, total_steps_, data_fingerprint(),
-                   resume_, history.identity),
-      runner_(task, options_, plan_, resume_ ? &*resume_ : nullptr),
-      guard_(options_.world, steps_between_comparisons(options_),
+      checkpoints_(task, options_, context_.world, plan_, total_steps_,
+                   data_fingerprint(), resume_, history.identity),
+      runner_(task, options_, context_.world, plan_,
+              resume_ ? &*resume_ : nullptr),
+      guard_(context_.world,
+             steps_between_comparisons(options_, context_.world),
              history.guard),
       log_(options_, plan_, history.recordings),
       callbacks_(runner_.callbacks()) {
-  const auto logs = make_logs(options_);
+  const auto logs = make_logs(options_, plan_);
   callbacks_.insert(callbacks_.end(), logs.begin(), logs.end());
-  log_.report().command = options_.command;
+  log_.report().command = context_.command;
   // The run may have begun in an earlier attempt of this process.
   if (log_.report().started_at == 0)
     log_.report().started_at = monitor::now_s();
@@ -177,7 +181,7 @@ Run::Run(Task& task, const TrainOptions& options,
   if (resume_) {
     const int64_t batches = training_batches_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);
-    check_position(options_, *resume_, batches, total_steps_);
+    check_position(options_, plan_, *resume_, batches, total_steps_);
     const RunPosition& at = resume_->info.run->position;
     step_ = at.step;
     log_.go_on_at(at, batches);
@@ -188,15 +192,15 @@ Run::Run(Task& task, const TrainOptions& options,
   if (!resume_ && log_.report().recoveries > 0) {
     log_.go_on_at({}, training_batches_->batches());
   }
-  if (options_.live_status) {
-    live_.emplace(options_, log_.report(), total_steps_);
+  if (options_.log.live_status) {
+    live_.emplace(options_, context_.world, log_.report(), total_steps_);
   }
   control::begin_steps(static_cast<uint64_t>(step_));
 }
 
 void Run::train() {
-  const TraceLane lane(options_.world.rank(), "main");
-  if (is_first() && options_.on_begin) options_.on_begin();
+  const TraceLane lane(context_.world.rank(), "main");
+  if (is_first() && context_.on_begin) context_.on_begin();
   begin_recording();
   {
     const TimeScope timed(history_.recordings.time_s);
@@ -219,7 +223,8 @@ DataFingerprint& Run::data_fingerprint() {
 
 std::shared_ptr<const data::BatchSource> Run::open_training_data() {
   if (resume_) task_.go_on_with(resume_->info.model);
-  task_.begin(options_, plan_, saved_settings(options_, resume_));
+  task_.begin(options_, plan_,
+              saved_settings(options_, context_.world, resume_));
   auto& data = history_.training_data;
   if (!data) data = task_.training_data();
   if (data) check_fills_a_batch(*data, options_, task_.sample_name());
@@ -227,7 +232,7 @@ std::shared_ptr<const data::BatchSource> Run::open_training_data() {
 }
 
 std::unique_ptr<data::Loader> Run::open_evaluation_data() const {
-  if (!options_.evaluate) return nullptr;
+  if (!options_.evaluation.enabled) return nullptr;
   auto& data = history_.evaluation_data;
   if (!data) data = task_.evaluation_data();
   if (!data) return nullptr;
@@ -274,7 +279,7 @@ void Run::train_epoch(int64_t epoch) {
     callback.after_epoch(at, log_.mean().means());
   });
   log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
-  if (is_whole && options_.checkpoint_each_epoch && !regroups_) save();
+  if (is_whole && options_.checkpoint.each_epoch && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
 
@@ -321,7 +326,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   }
   if (memory_.takes(step_)) memory_.note(step_, runner_.device_use());
   const bool has_typical_step = step_ >= recorded_from_ + kFirstSteps;
-  if (options_.trace.empty() && has_typical_step) stop_recording();
+  if (options_.log.trace.empty() && has_typical_step) stop_recording();
   control::count_steps(static_cast<uint64_t>(step_));
   tell([&](Callback& callback, const RunState& at) {
     callback.after_step(at, outcome.metrics);
@@ -331,13 +336,13 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   is_ended_ = outcome.stop_signal == kEndSignal;
   // Evaluated before the snapshot, so that a run which repeats the step also
   // repeats the evaluation.
-  if (options_.eval_every > 0 && step_ % options_.eval_every == 0 &&
+  if (options_.evaluation.every > 0 && step_ % options_.evaluation.every == 0 &&
       evaluation_batches_ && !regroups_) {
     const TestReport test = evaluate();
     if (test.samples > 0) log_.add_evaluation(test, step_);
   }
   checkpoints_.snapshot(position(), runner_, regroups_);
-  if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) {
+  if (options_.checkpoint.every > 0 && step_ % options_.checkpoint.every == 0) {
     save();
   }
   if (regroups_ || is_ended_) return true;
@@ -351,7 +356,7 @@ void Run::compare_ranks(const StepOutcome& outcome) {
   const auto is_multiple = [this](int64_t steps) {
     return steps > 0 && step_ % steps == 0;
   };
-  const bool is_saved = is_multiple(options_.checkpoint_every) ||
+  const bool is_saved = is_multiple(options_.checkpoint.every) ||
                         is_multiple(training_batches_->batches()) ||
                         step_ == total_steps_ || outcome.stop_signal != 0;
   if (!is_saved && !guard_.is_due(step_)) return;
@@ -380,8 +385,7 @@ void Run::answer_spike(double loss, double limit) {
 }
 
 int Run::wanted_stop() const {
-  const int signal = stop_ ? stop_() : 0;
-  if (signal != 0) return signal;
+  if (const int signal = this->signal(); signal != 0) return signal;
   // SIGPIPE is the signal for output that nobody reads.
   if (output_failure()) return SIGPIPE;
   if (control::is_regroup_wanted()) return kRegroupSignal;
@@ -420,12 +424,12 @@ void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
 }
 
 void Run::begin_recording() {
-  const bool has_trace = !options_.trace.empty();
+  const bool has_trace = !options_.log.trace.empty();
   recorded_from_ = step_;
   if (live_) live_->let_record(false);
   try {
-    recorder_.emplace(options_.world, plan_.devices,
-                      has_trace ? options_.trace_steps : kCandidates);
+    recorder_.emplace(context_.world, plan_.devices,
+                      has_trace ? options_.log.trace_steps : kCandidates);
   } catch (const InvalidArgument&) {
     // Another run in this process has the same rank and is already recording.
     if (has_trace) throw;
@@ -442,16 +446,16 @@ void Run::stop_recording() {
 void Run::write_recording() {
   auto& time_line = log_.report().time_line;
   const RankTrace own =
-      recorded_.value_or(trace_of_rank(options_.world, plan_.devices, {}));
-  if (options_.trace.empty()) {
-    time_line = gather_typical_step(options_.world, own);
+      recorded_.value_or(trace_of_rank(context_.world, plan_.devices, {}));
+  if (options_.log.trace.empty()) {
+    time_line = gather_typical_step(context_.world, own);
   } else {
-    const auto traces = gather_traces(options_.world, own);
+    const auto traces = gather_traces(context_.world, own);
     time_line = typical_step(traces);
     write_output([&] {
       if (!is_first()) return;
-      write_chrome_trace(options_.trace, traces);
-      log_.line("trace " + options_.trace);
+      write_chrome_trace(options_.log.trace, traces);
+      log_.line("trace " + options_.log.trace);
     });
   }
   if (time_line.size() > kMostRanksShown) time_line.resize(kMostRanksShown);
@@ -459,8 +463,8 @@ void Run::write_recording() {
 
 void Run::describe_machine() {
   RunReport& report = log_.report();
-  report.memory = memory_.gather(options_.world);
-  const auto hosts = options_.world.all_gather_text(host_name());
+  report.memory = memory_.gather(context_.world);
+  const auto hosts = context_.world.all_gather_text(host_name());
   if (!is_first()) return;
   report.environment = this_environment();
   const auto devices = devices_of(report, plan_.devices.front());
@@ -528,8 +532,8 @@ TestReport Run::evaluate() {
   tell([](Callback& callback, const RunState& at) {
     callback.before_evaluation(at);
   });
-  TestReport test = runner_.evaluate(*evaluation_batches_,
-                                     [this] { return stop_ && stop_() != 0; });
+  TestReport test =
+      runner_.evaluate(*evaluation_batches_, [this] { return signal() != 0; });
   if (test.samples == 0) return test;
   tell([&](Callback& callback, const RunState& at) {
     callback.after_evaluation(at, test);
@@ -563,7 +567,7 @@ void Run::evaluate_at_end() {
   log_.end_evaluation(test);
   if (test.samples > 0) return;
   log_.report().interrupted = true;
-  log_.report().stop_signal = stop_ ? stop_() : 0;
+  log_.report().stop_signal = signal();
 }
 
 }  // namespace lockstep::train

@@ -19,6 +19,7 @@
 #include "lockstep/train/record/step_recorder.h"
 #include "lockstep/train/run/run_checkpoints.h"
 #include "lockstep/train/run/state_guard.h"
+#include "lockstep/train/run_training.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
@@ -42,7 +43,7 @@ std::string report_path(const TrainOptions& options);
 /// or the loss of a rank.
 class Run {
  public:
-  Run(Task& task, const TrainOptions& options, const std::function<int()>& stop,
+  Run(Task& task, const TrainOptions& options, const RunContext& context,
       RunHistory& history);
 
   void train();
@@ -89,11 +90,12 @@ class Run {
   RunState state() const;
   void enter(monitor::Activity activity);
 
-  bool is_first() const { return options_.world.rank() == 0; }
+  bool is_first() const { return context_.world.rank() == 0; }
+  int signal() const { return context_.stop ? context_.stop() : 0; }
 
   Task& task_;
   TrainOptions options_;
-  std::function<int()> stop_;
+  RunContext context_;
   RunHistory& history_;
   std::optional<Resume> resume_;
   Plan plan_;

@@ -25,26 +25,28 @@ constexpr int kFewestKept = 2;
 constexpr int kUsuallyKept = 3;
 
 int checkpoints_to_keep(const TrainOptions& options) {
-  if (options.keep_checkpoints > 0) return options.keep_checkpoints;
-  return options.checkpoint_each_epoch ? std::numeric_limits<int>::max()
+  if (options.checkpoint.keep > 0) return options.checkpoint.keep;
+  return options.checkpoint.each_epoch ? std::numeric_limits<int>::max()
                                        : kUsuallyKept;
 }
 
 // Returns true if the run has all ranks of the job. A launcher may have started
 // several independent runs.
-bool is_whole_job(const TrainOptions& options) {
-  return read_environment().world_size == options.world.size();
+bool is_whole_job(const World& world) {
+  return read_environment().world_size == world.size();
 }
 
 // Returns the number of steps between snapshots. A snapshot needs state that
 // the ranks are known to have in common: they have it where they compared it,
 // and with local steps at the outer steps.
-int64_t steps_of_snapshots(const TrainOptions& options) {
-  if (const int64_t compared = steps_between_comparisons(options)) {
-    return round_up(options.snapshot_every, compared);
+int64_t steps_of_snapshots(const TrainOptions& options, const World& world) {
+  if (const int64_t compared = steps_between_comparisons(options, world)) {
+    return round_up(options.checkpoint.snapshot_every, compared);
   }
-  if (!options.communication.is_local()) return options.snapshot_every;
-  return round_up(options.snapshot_every, options.communication.local_steps);
+  if (!options.communication.is_local())
+    return options.checkpoint.snapshot_every;
+  return round_up(options.checkpoint.snapshot_every,
+                  options.communication.local_steps);
 }
 
 }  // namespace
@@ -57,19 +59,20 @@ void DataFingerprint::begin(std::shared_ptr<const data::BatchSource> data) {
 }
 
 RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
-                               const Plan& plan, int64_t total_steps,
-                               DataFingerprint& data,
+                               const World& world, const Plan& plan,
+                               int64_t total_steps, DataFingerprint& data,
                                const std::optional<Resume>& resume,
                                const std::string& identity)
     : task_(task),
       options_(options),
+      world_(world),
       plan_(plan),
       total_steps_(total_steps),
       data_(data),
-      snapshots_(is_whole_job(options) ? steps_of_snapshots(options) : 0,
+      snapshots_(is_whole_job(world) ? steps_of_snapshots(options, world) : 0,
                  identity) {
   if (resume && !resume->is_snapshot()) {
-    check_settings(options, *resume->info.run,
+    check_settings(options, plan, *resume->info.run,
                    settings_of(task, options, plan, total_steps, data_.get()),
                    versions_of(plan));
     resumed_from_ = resume->path;
@@ -79,13 +82,12 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
     saved_step_ = resume->info.step;
   }
   if (!options.out_dir.empty()) {
-    writer_.emplace(options.out_dir, checkpoints_to_keep(options),
-                    options.world);
-    if (!options.save_best.empty()) {
+    writer_.emplace(options.out_dir, checkpoints_to_keep(options), world);
+    if (!options.checkpoint.save_best.empty()) {
       // The newest checkpoint here is the best one. One older one is kept.
       best_writer_.emplace(
           (std::filesystem::path(options.out_dir) / "best").string(),
-          kFewestKept, options.world);
+          kFewestKept, world);
     }
   }
 }
@@ -151,9 +153,9 @@ void RunCheckpoints::write(CheckpointWriter& writer,
 std::optional<Resume> RunCheckpoints::last_regular() {
   if (writer_) writer_->wait();
   Resume resume;
-  if (options_.world.rank() == 0) {
+  if (world_.rank() == 0) {
     for (const auto& found : list_checkpoints(options_.out_dir)) {
-      if (found.step % options_.checkpoint_every != 0) continue;
+      if (found.step % options_.checkpoint.every != 0) continue;
       try {
         resume.state = std::make_shared<const CheckpointReader>(
             open_checkpoint(found.path));
@@ -164,7 +166,7 @@ std::optional<Resume> RunCheckpoints::last_regular() {
       }
     }
   }
-  resume.path = options_.world.all_gather_text(resume.path)[0];
+  resume.path = world_.all_gather_text(resume.path)[0];
   if (resume.path.empty()) return std::nullopt;
   return resume;
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
@@ -35,8 +36,8 @@ class RunCheckpoints {
   /// Collective. Throws CheckpointError if `resume` belongs to a run with other
   /// settings or data.
   RunCheckpoints(const Task& task, const TrainOptions& options,
-                 const Plan& plan, int64_t total_steps, DataFingerprint& data,
-                 const std::optional<Resume>& resume,
+                 const World& world, const Plan& plan, int64_t total_steps,
+                 DataFingerprint& data, const std::optional<Resume>& resume,
                  const std::string& identity);
 
   /// Loads into `runner` what it does not have yet. Collective.
@@ -57,7 +58,7 @@ class RunCheckpoints {
   std::optional<std::string> finish(RunReport& report);
 
   /// Returns the newest checkpoint in this run's folder that
-  /// options.checkpoint_every asked for. It is the same one whether or not the
+  /// options.checkpoint.every asked for. It is the same one whether or not the
   /// run was stopped since. Returns nothing if no such checkpoint is complete.
   /// Waits for the disk. Collective.
   std::optional<Resume> last_regular();
@@ -75,6 +76,7 @@ class RunCheckpoints {
 
   const Task& task_;
   const TrainOptions& options_;
+  World world_;
   const Plan& plan_;
   const int64_t total_steps_;
   DataFingerprint& data_;

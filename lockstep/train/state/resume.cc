@@ -53,7 +53,7 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
                 "--out-dir, or remove them"});
   }
   // A checkpoint was named that is not the newest.
-  if (is_same(from, options.resume) && !is_same(from, newest)) {
+  if (is_same(from, options.checkpoint.resume) && !is_same(from, newest)) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("{} has later checkpoints than {}",
@@ -65,8 +65,9 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
 
 // Returns the checkpoint to resume; nothing to start at the beginning.
 std::optional<CheckpointReader> find(const TrainOptions& options) {
-  if (options.resume.empty()) return std::nullopt;
-  if (options.resume != "auto") return open_checkpoint(options.resume);
+  if (options.checkpoint.resume.empty()) return std::nullopt;
+  if (options.checkpoint.resume != "auto")
+    return open_checkpoint(options.checkpoint.resume);
   if (options.out_dir.empty()) {
     throw InvalidArgument("train", {.code = ErrorCode::kCheckpointMissing,
                                     .what = "there is nothing to resume",
@@ -135,13 +136,14 @@ std::string text_of(const CheckpointReader* found) {
   return found->path() + "\n" + read_manifest_text(found->path());
 }
 
-bool has_later_checkpoint(const TrainOptions& options, int64_t step) {
+bool has_later_checkpoint(const TrainOptions& options, const World& world,
+                          int64_t step) {
   bool is_later = false;
-  if (options.world.rank() == 0 && options.resume == "auto") {
+  if (world.rank() == 0 && options.checkpoint.resume == "auto") {
     const auto found = list_checkpoints(options.out_dir);
     is_later = !found.empty() && found.front().step > step;
   }
-  return options.world.all_gather_text(is_later ? "later" : "")[0] == "later";
+  return world.all_gather_text(is_later ? "later" : "")[0] == "later";
 }
 
 // Returns the batch size, which may change on resume with --allow-changes.
@@ -156,14 +158,15 @@ int64_t saved_batch_size(const TrainOptions& options, const RunRecord& run) {
 }  // namespace
 
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
+                                  const World& world,
                                   const std::string& identity) {
-  auto snapshot = find_snapshot(options.world, identity);
-  if (snapshot && !has_later_checkpoint(options, snapshot->info.step)) {
+  auto snapshot = find_snapshot(world, identity);
+  if (snapshot && !has_later_checkpoint(options, world, snapshot->info.step)) {
     return snapshot;
   }
   Resume resume;
   std::string text;
-  if (options.world.rank() == 0) {
+  if (world.rank() == 0) {
     auto found = find(options);
     check_out_dir(options, found ? found->path() : "");
     text = text_of(found ? &*found : nullptr);
@@ -172,7 +175,7 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
           std::make_shared<const CheckpointReader>(*std::move(found));
     }
   }
-  text = options.world.all_gather_text(text)[0];
+  text = world.all_gather_text(text)[0];
   if (text.empty()) return std::nullopt;
   const size_t end = text.find('\n');
   resume.path = text.substr(0, end);
@@ -181,17 +184,17 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
   return resume;
 }
 
-Settings saved_settings(const TrainOptions& options,
+Settings saved_settings(const TrainOptions& options, const World& world,
                         const std::optional<Resume>& resume) {
   if (!resume) return {};
   Settings settings = resume->info.run->settings;
   if (!resume->is_snapshot() || options.shards != 0) return settings;
-  const int64_t ranks = options.world.size();
+  const int64_t ranks = world.size();
   const auto shards = settings.find("shards");
   if (shards == settings.end() || ranks == 1) return settings;
   const int64_t saved = std::stoll(shards->second);
   if (saved >= ranks) return settings;
-  if (options.world.rank() == 0) {
+  if (world.rank() == 0) {
     log_warning("train",
                 fmt::format("{} became {}: the run goes on, but not to the "
                             "same bits; give --shards as many as there may be "
@@ -202,8 +205,9 @@ Settings saved_settings(const TrainOptions& options,
   return settings;
 }
 
-void check_position(const TrainOptions& options, const Resume& resume,
-                    int64_t batches, int64_t total_steps) {
+void check_position(const TrainOptions& options, const Plan& plan,
+                    const Resume& resume, int64_t batches,
+                    int64_t total_steps) {
   const RunPosition& at = resume.info.run->position;
   if (at.step != resume.info.step || at.epoch != at.step / batches ||
       at.batch != at.step % batches) {
@@ -227,15 +231,16 @@ void check_position(const TrainOptions& options, const Resume& resume,
          .got = fmt::format("{} samples", at.samples),
          .fix = "use another checkpoint"});
   }
-  if (at.step > total_steps && options.world.rank() == 0) {
+  if (at.step > total_steps && plan.rank == 0) {
     log_warning("train", fmt::format("{} is at step {} already, beyond the end "
                                      "of this run at step {}",
                                      resume.path, at.step, total_steps));
   }
 }
 
-void check_settings(const TrainOptions& options, const RunRecord& saved,
-                    const Settings& now, const Settings& versions) {
+void check_settings(const TrainOptions& options, const Plan& plan,
+                    const RunRecord& saved, const Settings& now,
+                    const Settings& versions) {
   std::vector<std::string> changes, notes;
   for (const auto& [name, text] : differences(saved.settings, now)) {
     if (name == kDataDir) continue;
@@ -247,7 +252,7 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
       notes.push_back(text);
     }
   }
-  if (!changes.empty() && !options.allow_changes) {
+  if (!changes.empty() && !options.checkpoint.allow_changes) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("the run would not go on as it was: {}",
@@ -259,7 +264,7 @@ void check_settings(const TrainOptions& options, const RunRecord& saved,
     notes.push_back(text);
   }
   notes.insert(notes.end(), changes.begin(), changes.end());
-  if (notes.empty() || options.world.rank() != 0) return;
+  if (notes.empty() || plan.rank != 0) return;
   log_warning("train",
               fmt::format("the run goes on, but not to the same bits: {}",
                           fmt::join(notes, "; ")));

@@ -24,18 +24,19 @@ std::string precision_setting(Precision precision) {
 
 // Adds the options that change what is sent. A run that sends everything has
 // none.
-void add_communication(const TrainOptions& options, Settings& settings) {
+void add_communication(const TrainOptions& options, const Plan& plan,
+                       Settings& settings) {
   const CommunicationOptions& communication = options.communication;
-  if (options.world.size() == 1) return;
+  if (plan.ranks == 1) return;
   if (communication.compression != GradCompression::kNone) {
     settings["grad_compression"] = to_string(communication.compression);
   }
   if (communication.compression == GradCompression::kPowerSgd) {
-    settings[kPowerSgdRanks] = text_of(options.world.size());
+    settings[kPowerSgdRanks] = text_of(plan.ranks);
     settings["powersgd_rank"] = text_of(communication.powersgd_rank);
   }
   if (!communication.is_local()) return;
-  settings["ranks"] = text_of(options.world.size());
+  settings["ranks"] = text_of(plan.ranks);
   settings["local_steps"] = text_of(communication.local_steps);
   settings["outer_optimizer"] = to_string(communication.outer_optimizer);
   settings["outer_lr"] = text_of(communication.outer_lr.value_or(0));
@@ -49,7 +50,7 @@ void add_spikes(const TrainOptions& options, Settings& settings) {
   settings["spike_window"] = fmt::format("{}", options.spikes.window);
   // A spike rolls back to a checkpoint.
   if (options.spikes.action == OnSpike::kRollBack) {
-    settings["checkpoint_every"] = fmt::format("{}", options.checkpoint_every);
+    settings["checkpoint_every"] = fmt::format("{}", options.checkpoint.every);
   }
 }
 
@@ -67,22 +68,23 @@ Settings settings_of(const Task& task, const TrainOptions& options,
       {"precision", precision_setting(options.precision)},
       {"reduction", is_classic ? "nn.DataParallel" : "tree over shards"},
       {"batch_size", text_of(options.batch_size)},
-      {"shuffle", text_of(options.shuffle)},
-      {"drop_last", text_of(options.drop_last)},
+      {"shuffle", text_of(options.loader.shuffle)},
+      {"drop_last", text_of(options.loader.drop_last)},
       {"data_sha256", data_sha256},
       {"clip_grad_norm", text_of(options.clip_grad_norm)},
       {kTotalSteps, text_of(total_steps)},
   });
-  add_communication(options, settings);
+  add_communication(options, plan, settings);
   add_spikes(options, settings);
   return settings;
 }
 
-std::string identity_of_run(const Task& task, const TrainOptions& options,
+std::string identity_of_run(const Task& task,
+                            const std::vector<std::string>& command,
                             int number) {
   std::string text =
       fmt::format("run {} of {}", number, task.model().at("name"));
-  for (const auto& word : options.command) text += '\0' + word;
+  for (const auto& word : command) text += '\0' + word;
   return checksum_of(text);
 }
 

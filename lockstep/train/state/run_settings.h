@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
 #include "lockstep/train/options.h"
@@ -31,7 +32,8 @@ Settings settings_of(const Task& task, const TrainOptions& options,
 
 /// Returns a name that distinguishes the `number`th run of this process, by its
 /// command and model, from others that its agent may have started.
-std::string identity_of_run(const Task& task, const TrainOptions& options,
+std::string identity_of_run(const Task& task,
+                            const std::vector<std::string>& command,
                             int number);
 
 /// Returns the versions of Lockstep, LibTorch, and what they compute on.

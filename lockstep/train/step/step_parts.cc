@@ -84,24 +84,24 @@ CommHook hook_of(const CommunicationOptions& options,
 using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
 
 DataParallelOptions parallel_options(const TrainOptions& options,
-                                     const Plan& plan) {
+                                     const World& world, const Plan& plan) {
   // A rank that steps locally trains as in a world of one rank.
-  const bool is_local = trains_locally(options);
-  const int64_t ranks = is_local ? options.world.size() : 1;
-  const auto rank = static_cast<uint64_t>(options.world.rank());
+  const bool is_local = trains_locally(options, plan);
+  const int64_t ranks = is_local ? plan.ranks : 1;
+  const auto rank = static_cast<uint64_t>(plan.rank);
   return DataParallelOptions()
       .replication(is_classic(options) ? Replication::kEveryForward
                                        : Replication::kResident)
-      .world(is_local ? World() : options.world)
+      .world(is_local ? World() : world)
       .shards(plan.shards / ranks)
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
       .zero(options.zero)
-      .verify_first_step(options.verify_first_step)
-      .bad_links(options.bad_links)
+      .verify_first_step(options.verify.first_step)
+      .bad_links(options.verify.bad_links)
       .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent)
-      .on_shard(options.show_shards ? ShardLines() : OnShard());
+      .on_shard(options.log.shards ? ShardLines() : OnShard());
 }
 
 }  // namespace
@@ -110,15 +110,15 @@ bool is_classic(const TrainOptions& options) {
   return options.strategy == Strategy::kDataParallelClassic;
 }
 
-bool trains_locally(const TrainOptions& options) {
-  return options.communication.is_local() && options.world.size() > 1;
+bool trains_locally(const TrainOptions& options, const Plan& plan) {
+  return options.communication.is_local() && plan.ranks > 1;
 }
 
-int64_t steps_between_comparisons(const TrainOptions& options) {
-  const bool has_copies = options.world.size() > 1 &&
-                          !options.world.can_share_memory() &&
-                          !trains_locally(options);
-  return has_copies ? options.verify_every : 0;
+int64_t steps_between_comparisons(const TrainOptions& options,
+                                  const World& world) {
+  const bool has_copies = world.size() > 1 && !world.can_share_memory() &&
+                          !options.communication.is_local();
+  return has_copies ? options.verify.every : 0;
 }
 
 void charge_first_device(const TrainOptions& options, const Plan& plan,
@@ -133,7 +133,8 @@ NamedTensors state_of(const ModuleHandle& handle) {
 }
 
 Engine::Module make_module(Task& task, const TrainOptions& options,
-                           const Plan& plan, const Resume* resumed) {
+                           const World& world, const Plan& plan,
+                           const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   Engine::Module module = make_seeded_module(
@@ -142,7 +143,7 @@ Engine::Module make_module(Task& task, const TrainOptions& options,
   if (resumed != nullptr) {
     if (resumed->state) resumed->state->load(state);
     // The weights of rank 0 will be given to every rank.
-    if (resumed->root != 0) broadcast(options.world, state, resumed->root);
+    if (resumed->root != 0) broadcast(world, state, resumed->root);
   } else if (!options.init_from.empty()) {
     load_weights(options.init_from, state);
   }
@@ -158,9 +159,10 @@ std::unique_ptr<RunOptimizer> make_optimizer(
 }
 
 std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
+                                       const Plan& plan,
                                        const ModuleHandle& model) {
   const CommunicationOptions& communication = options.communication;
-  const bool is_sent = options.world.size() > 1 && !trains_locally(options) &&
+  const bool is_sent = plan.ranks > 1 && !trains_locally(options, plan) &&
                        communication.compression == GradCompression::kPowerSgd;
   if (!is_sent) return std::nullopt;
   PowerSGD hook(PowerSGDOptions()
@@ -176,13 +178,13 @@ std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
 
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
-                                    const Plan& plan,
+                                    const World& world, const Plan& plan,
                                     const std::optional<PowerSGD>& power_sgd) {
-  auto engine = std::make_unique<Engine>(module, plan.devices,
-                                         parallel_options(options, plan));
+  auto engine = std::make_unique<Engine>(
+      module, plan.devices, parallel_options(options, world, plan));
   const CommHook hook = hook_of(options.communication, power_sgd);
   // OuterStep compresses the changes of local steps.
-  if (hook && options.world.size() > 1 && !trains_locally(options)) {
+  if (hook && plan.ranks > 1 && !trains_locally(options, plan)) {
     engine->set_comm_hook(hook);
   }
   return engine;

@@ -103,34 +103,38 @@ void set_mode(const ModuleHandle& model, bool trains) {
 }  // namespace
 
 StepRunner::StepRunner(Task& task, const TrainOptions& options,
-                       const Plan& plan, const Resume* resumed)
+                       const World& world, const Plan& plan,
+                       const Resume* resumed)
     : task_(task),
       options_(options),
+      world_(world),
       plan_(plan),
-      module_(make_module(task, options, plan, resumed)),
+      module_(make_module(task, options, world, plan, resumed)),
       model_(module_.read()),
-      power_sgd_(make_power_sgd(options, *model_)),
-      engine_(make_engine(module_, options, plan, power_sgd_)),
+      power_sgd_(make_power_sgd(options, plan, *model_)),
+      engine_(make_engine(module_, options, world, plan, power_sgd_)),
       optimizer_(make_optimizer(task, options, plan,
                                 [this](const Tensor& parameter) {
                                   return engine_->make_state(parameter);
                                 })),
       callbacks_(task.callbacks()),
-      agreement_(options.world, engine_->group().shards(),
-                 trains_locally(options), task.loss_reduction()),
-      state_(options.world),
+      agreement_(world, engine_->group().shards(),
+                 trains_locally(options, plan), task.loss_reduction()),
+      state_(world),
       samples_(plan.devices.size(), 0) {
-  if (!options.save_best.empty() || options.early_stop > 0) {
+  if (!options.checkpoint.save_best.empty() ||
+      options.evaluation.early_stop > 0) {
     best_ = std::make_shared<BestEvaluation>(
-        options.save_best.empty() ? "loss" : options.save_best,
-        options.early_stop);
+        options.checkpoint.save_best.empty() ? "loss"
+                                             : options.checkpoint.save_best,
+        options.evaluation.early_stop);
     callbacks_.push_back(best_);
   }
-  if (trains_locally(options)) {
+  if (trains_locally(options, plan)) {
     // Each rank made or loaded the same model. Rank 0's is used on every rank.
-    broadcast(options.world, model_->parameters, 0);
-    broadcast(options.world, model_->buffers, 0);
-    outer_.emplace(options.world, *model_, options.communication);
+    broadcast(world, model_->parameters, 0);
+    broadcast(world, model_->buffers, 0);
+    outer_.emplace(world, *model_, options.communication);
   }
   if (options.precision == Precision::kFloat16) scale_losses();
   if (options.spikes.action != OnSpike::kNothing) {
@@ -192,7 +196,7 @@ void StepRunner::roll_back(const Resume& earlier) {
   engine_->load_buffers();
   const NamedTensors model = model_state();
   if (earlier.state) earlier.state->load(model);
-  broadcast(options_.world, model, earlier.root);
+  broadcast(world_, model, earlier.root);
   engine_->rebuild();
   state_.load(earlier, LoadCallbacks::kNo);
   spikes_->restart();
@@ -200,7 +204,7 @@ void StepRunner::roll_back(const Resume& earlier) {
 
 void StepRunner::restart_accounts() {
   samples_.assign(plan_.devices.size(), 0);
-  sent_before_ = options_.world.sent_bytes();
+  sent_before_ = world_.sent_bytes();
   phases_ = {};
   main_thread_s_.assign(plan_.devices.size(), 0);
   steps_ = 0;
@@ -210,7 +214,7 @@ void StepRunner::restart_accounts() {
 
 StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
                              int stop_signal) {
-  const TraceLane lane(options_.world.rank(), "main");
+  const TraceLane lane(world_.rank(), "main");
   const TraceSpan span("step", TraceCategory::kStep, position.step);
   optimizer_->set_position(position);
   engine_->group().set_step(position.step);
@@ -238,7 +242,7 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
 }
 
 bool StepRunner::verifies_gradients(int64_t step) const {
-  const int64_t every = options_.verify_gradients_every;
+  const int64_t every = options_.verify.gradients_every;
   return every > 0 && (step + 1) % every == 0;
 }
 
@@ -341,7 +345,7 @@ TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision));
-  return train::evaluate(*engine_, task_, loader, stop, options_.world);
+  return train::evaluate(*engine_, task_, loader, stop, world_);
 }
 
 std::string StepRunner::state_digest() const {
@@ -382,9 +386,9 @@ int64_t StepRunner::engine_batch(const data::Batch& batch) const {
 }
 
 int64_t StepRunner::copies() const {
-  if (is_local()) return options_.world.size();
-  if (options_.world.size() > 1) {
-    return options_.world.can_share_memory() ? 1 : options_.world.size();
+  if (is_local()) return world_.size();
+  if (world_.size() > 1) {
+    return world_.can_share_memory() ? 1 : world_.size();
   }
   if (plan_.devices.front().is_cpu() && !is_classic(options_)) return 1;
   return static_cast<int64_t>(plan_.devices.size());
@@ -409,7 +413,7 @@ RankReport StepRunner::rank_report(double step_seconds) const {
   const double steps = static_cast<double>(std::max<int64_t>(steps_, 1));
   RankReport report;
   report.pid = ::getpid();
-  report.sent_bytes = options_.world.sent_bytes() - sent_before_;
+  report.sent_bytes = world_.sent_bytes() - sent_before_;
   report.host_memory_bytes = host_memory_stats().peak_bytes;
   report.phases_s = {.scatter = phases_.scatter_s / steps,
                      .replicate = phases_.replicate_s / steps,
@@ -454,15 +458,14 @@ void StepRunner::describe(RunReport& report) {
     report.parameters += parameter.numel();
   }
   report.world_size = plan_.world_size;
-  report.processes = options_.world.size();
+  report.processes = world_.size();
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
   report.batch_size = options_.batch_size;
   report.tokens_of_sample = task_.tokens_of_sample();
   report.flops_of_sample = task_.flops_of_sample();
-  report.split = is_local()
-                     ? chunk_sizes(options_.batch_size, options_.world.size())
-                     : engine_->group().split(options_.batch_size);
+  report.split = is_local() ? chunk_sizes(options_.batch_size, world_.size())
+                            : engine_->group().split(options_.batch_size);
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {
@@ -477,8 +480,7 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
                              .loss = to_string(first.loss()),
                              .reason = first.reason()};
 
-  const auto reports =
-      gather_reports(options_.world, rank_report(step_seconds));
+  const auto reports = gather_reports(world_, rank_report(step_seconds));
   // The ranks wait for each other in different phases, so the phases of several
   // ranks would not add up to a step.
   report.phases_s = reports.front().phases_s;
@@ -486,17 +488,17 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   for (const auto& rank : reports) {
     report.peak_flops_per_s += rank.peak_flops_per_s;
   }
-  if (options_.world.size() == 1) {
+  if (world_.size() == 1) {
     report.devices = reports[0].devices;
     report.memory_shared_bytes = reports[0].host_memory_bytes;
     return;
   }
-  const bool is_shared = options_.world.can_share_memory() && !is_local();
+  const bool is_shared = world_.can_share_memory() && !is_local();
   if (is_shared) {
     report.memory_shared_bytes =
         report.parameter_bytes + report.optimizer_state_bytes;
   } else if (options_.zero == ZeroStage::kNone) {
-    report.optimizer_state_bytes *= options_.world.size();
+    report.optimizer_state_bytes *= world_.size();
   }
   std::set<int64_t> seen;
   for (const auto& rank : reports) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
@@ -32,8 +33,8 @@ class StepRunner {
  public:
   /// Makes the model from options.seed and loads options.init_from or
   /// `resumed`. All ranks use the model of rank 0.
-  StepRunner(Task& task, const TrainOptions& options, const Plan& plan,
-             const Resume* resumed = nullptr);
+  StepRunner(Task& task, const TrainOptions& options, const World& world,
+             const Plan& plan, const Resume* resumed = nullptr);
   ~StepRunner();
 
   /// Loads the state that the ranks with access to `resumed` read for all.
@@ -121,6 +122,7 @@ class StepRunner {
 
   Task& task_;
   TrainOptions options_;
+  World world_;
   Plan plan_;
   Engine::Module module_;
   std::optional<ModuleHandle> model_;
