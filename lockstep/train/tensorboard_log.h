@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/event_file.h"
 
@@ -30,7 +29,6 @@ class TensorBoardLog : public Callback {
                      const Metrics& metrics);
 
   EventFile file_;
-  Stopwatch watch_;
 };
 
 }  // namespace lockstep::train

@@ -48,11 +48,13 @@ TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   options.out_dir = folder.path("out");
   RunReport report;
   report.model = "mlp";
-  LiveStatus live(options, World(), report, 100'000);
+  LiveStatus live(options, World(), report, 100'000,
+                  [] { return std::vector<DeviceUse>(); });
   for (int64_t step = 1; step <= 100'000; ++step) {
-    live.add_step(step, 0, 0.001, static_cast<double>(step));
+    live.after_step({.step = step, .step_s = 0.001},
+                    {{"loss", static_cast<double>(step)}});
   }
-  live.tell({});
+  live.publish();
   const auto status =
       monitor::read_statuses(folder.path("out") + "/live").at(0);
   EXPECT_LT(status.losses.size(), 600u);

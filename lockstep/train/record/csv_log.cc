@@ -146,12 +146,11 @@ void CsvLog::add(Cells cells, const Metrics& metrics) {
 
 void CsvLog::before_step(const RunState& at) {
   if (!is_open_) open(at.step, /*repeats_evaluation=*/false);
-  watch_.restart();
 }
 
 void CsvLog::after_step(const RunState& at, const Metrics& metrics) {
   add({fmt::format("{}", at.step), fmt::format("{}", at.epoch), "train",
-       fmt::format("{}", at.lr), fmt::format("{:.3f}", 1e3 * watch_.seconds())},
+       fmt::format("{}", at.lr), fmt::format("{:.3f}", 1e3 * at.step_s)},
       metrics);
 }
 

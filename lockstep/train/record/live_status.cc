@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <unistd.h>
+#include <utility>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
 
 namespace lockstep::train {
@@ -13,6 +15,7 @@ using monitor::Activity;
 
 constexpr size_t kMostLosses = 512;
 constexpr size_t kMostSpans = 20'000;
+constexpr double kEvery_s = 0.5;
 
 // Returns a rank's status before any step. The rest is filled in later.
 monitor::RankStatus first_status(const World& world, const RunReport& report,
@@ -55,13 +58,13 @@ double seconds_of(const TraceLog& log, TraceCategory category,
 }  // namespace
 
 LiveStatus::LiveStatus(const TrainOptions& options, const World& world,
-                       const RunReport& report, int64_t total_steps)
+                       const RunReport& report, int64_t total_steps,
+                       std::function<std::vector<DeviceUse>()> devices)
     : status_(first_status(world, report, total_steps)),
       file_(world.all_gather_text(monitor::new_job_name())[0], options.out_dir,
             world.rank()),
       batch_size_(options.batch_size),
-      // A rank has at most one recording.
-      can_record_(options.log.trace.empty()) {
+      devices_(std::move(devices)) {
   write();
 }
 
@@ -72,14 +75,22 @@ void LiveStatus::enter(Activity activity) {
   write();
 }
 
-void LiveStatus::add_step(int64_t step, int64_t epoch, double seconds,
-                          double loss) {
+void LiveStatus::before_evaluation(const RunState&) {
+  enter(Activity::kEvaluating);
+}
+
+void LiveStatus::before_checkpoint(const RunState&) {
+  enter(Activity::kSaving);
+}
+
+void LiveStatus::after_step(const RunState& at, const Metrics& metrics) {
   status_.activity = Activity::kTraining;
-  status_.step = step;
-  status_.epoch = epoch;
-  steps_s_ += seconds;
+  status_.step = at.step;
+  status_.epoch = at.epoch;
+  steps_s_ += at.step_s;
   ++steps_;
-  if (status_.rank == 0) keep_loss(step, loss);
+  if (status_.rank == 0) keep_loss(at.step, metrics.at("loss"));
+  if (since_published_.seconds() >= kEvery_s) publish();
 }
 
 void LiveStatus::keep_loss(int64_t step, double loss) {
@@ -99,9 +110,10 @@ void LiveStatus::keep_loss(int64_t step, double loss) {
   std::erase_if(losses, is_dropped);
 }
 
-void LiveStatus::tell(const std::vector<DeviceUse>& devices) {
-  const double elapsed_s = since_told_.seconds();
-  since_told_ = Stopwatch();
+void LiveStatus::publish() {
+  const auto devices = devices_();
+  const double elapsed_s = since_published_.seconds();
+  since_published_ = Stopwatch();
   busy_before_s_.resize(devices.size());
   status_.devices.clear();
   for (size_t k = 0; k < devices.size(); ++k) {
@@ -139,12 +151,18 @@ void LiveStatus::take_shares() {
       status_.communication_fraction = share(TraceCategory::kCommunication);
     }
   }
-  if (!can_record_ || !file_.is_watched()) {
+  if (!file_.is_watched()) {
     recording_.reset();
     return;
   }
-  if (!recording_)
-    recording_.emplace(static_cast<int>(status_.rank), kMostSpans);
+  try {
+    if (!recording_) {
+      recording_.emplace(static_cast<int>(status_.rank), kMostSpans);
+    }
+  } catch (const InvalidArgument&) {
+    // A rank has at most one recording, and a TraceRecorder has it.
+    return;
+  }
   recorded_from_ns_ = trace_clock_ns();
   recording_->forget_before(recorded_from_ns_);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/monitor/job_folder.h"
 #include "lockstep/monitor/rank_status.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/rank_report.h"
@@ -19,30 +21,27 @@ namespace lockstep::train {
 /// Publishes what this rank is doing, for `lockstep top`, at the end of a step
 /// and at most twice a second. It costs a small file in memory, or in the run's
 /// folder. Anything that costs more is measured only while somebody watches.
-class LiveStatus {
+class LiveStatus : public Callback {
  public:
-  /// `report`: what is known before the first step. Collective: all ranks use
-  /// the job name of rank 0.
+  /// `report`: what is known before the first step. `devices` reads the
+  /// accounts of this rank's devices. Collective: all ranks use the job name of
+  /// rank 0.
   LiveStatus(const TrainOptions& options, const World& world,
-             const RunReport& report, int64_t total_steps);
-  ~LiveStatus();
+             const RunReport& report, int64_t total_steps,
+             std::function<std::vector<DeviceUse>()> devices);
+  ~LiveStatus() override;
   LiveStatus(const LiveStatus&) = delete;
   LiveStatus& operator=(const LiveStatus&) = delete;
 
-  /// Publishes the activity at once.
-  void enter(monitor::Activity activity);
-  /// Notes a step that took `seconds`.
-  void add_step(int64_t step, int64_t epoch, double seconds, double loss);
-  /// Allows or forbids recording. A rank has at most one recording, so it is
-  /// forbidden while the run itself records.
-  void let_record(bool may_record) { can_record_ = may_record; }
-  /// Returns true if it is time to publish what add_step() noted with tell().
-  bool is_due() const { return since_told_.seconds() >= kEvery_s; }
-  void tell(const std::vector<DeviceUse>& devices);
+  void after_step(const RunState& at, const Metrics& metrics) override;
+  void before_evaluation(const RunState& at) override;
+  void before_checkpoint(const RunState& at) override;
+  /// Publishes the steps since the last call.
+  void publish();
 
  private:
-  static constexpr double kEvery_s = 0.5;
-
+  /// Publishes the activity at once.
+  void enter(monitor::Activity activity);
   void write();
   void keep_loss(int64_t step, double loss);
   /// Takes the fractions of time spent in waiting and communication since the
@@ -52,10 +51,10 @@ class LiveStatus {
   monitor::RankStatus status_;
   monitor::StatusFile file_;
   int64_t batch_size_;
-  bool can_record_;
-  Stopwatch since_told_;
+  std::function<std::vector<DeviceUse>()> devices_;
+  Stopwatch since_published_;
   std::vector<double> busy_before_s_;
-  double steps_s_ = 0;  // since the last call of tell(), like steps_
+  double steps_s_ = 0;  // since the last call of publish(), like steps_
   int64_t steps_ = 0;
   int64_t loss_every_ = 1;  // steps between two points of the curve
   std::optional<TraceRecording> recording_;

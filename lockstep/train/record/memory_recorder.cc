@@ -32,16 +32,18 @@ void add_rank(const json& rank, bool has_host, MemoryHistory& history) {
 
 }  // namespace
 
-void MemoryRecorder::note(int64_t step, const std::vector<DeviceUse>& devices) {
+void MemoryRecorder::after_step(const RunState& at, const Metrics&) {
+  // Reading the accounts takes time.
+  if (!points_.takes(at.step)) return;
   const MemoryStats host = host_memory_stats();
   Sample sample{.seconds = since_begin_.seconds()};
-  for (const DeviceUse& device : devices) {
+  for (const DeviceUse& device : devices_()) {
     sample.held_bytes.push_back(device.memory_bytes);
     sample.peak_bytes.push_back(device.memory_peak_bytes);
   }
   sample.host_held_bytes = host.live_bytes + host.cached_bytes;
   sample.host_peak_bytes = host.peak_bytes;
-  points_.add(step, std::move(sample));
+  points_.add(at.step, std::move(sample));
 }
 
 json MemoryRecorder::to_json() const {

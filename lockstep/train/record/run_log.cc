@@ -8,9 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/inspect/device_topology.h"
 
 namespace lockstep::train {
 namespace {
@@ -97,19 +99,37 @@ void add_results(const RunReport& report, Lines& lines) {
   if (report.test.samples > 0) add("test", report.test.metrics);
 }
 
+// Returns the devices in a report of one host; empty if they can't be
+// determined.
+std::vector<Device> devices_of(const RunReport& report, const Device& own) {
+  std::vector<Device> devices;
+  for (const auto& [name, samples, busy, peak, copied] : report.devices) {
+    Device device = own;
+    device.index = 0;
+    while (device.name() != name && device.index < kMaxSlices) ++device.index;
+    const bool is_known = device.index < kMaxSlices;
+    const bool is_new =
+        std::find(devices.begin(), devices.end(), device) == devices.end();
+    if (!is_known || !is_new) return {};
+    devices.push_back(device);
+  }
+  return devices;
+}
+
 }  // namespace
 
-RunLog::RunLog(const TrainOptions& options, const Plan& plan,
+RunLog::RunLog(const TrainOptions& options, const Plan& plan, int64_t batches,
                RunRecordings& recordings)
     : options_(options),
       plan_(plan),
+      batches_(batches),
       recordings_(recordings),
       progress_(options.log.progress && plan.rank == 0
                     ? default_progress_style(stdout)
                     : ProgressStyle::kNone,
                 options.log.every) {}
 
-void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
+void RunLog::go_on_at(const RunPosition& position) {
   RunReport& report = recordings_.report;
   if (report.losses.empty()) report.first_step = position.step;
   recordings_.some_step_times_s.forget_after(position.step);
@@ -121,7 +141,7 @@ void RunLog::go_on_at(const RunPosition& position, int64_t batches) {
                         0));
   if (report.losses.size() > kept) report.losses.resize(kept);
   while (!report.epochs.empty() &&
-         report.epochs.back().epoch >= position.step / batches) {
+         report.epochs.back().epoch >= position.step / batches_) {
     report.epochs.pop_back();
   }
   while (!report.evaluations.empty() &&
@@ -141,38 +161,46 @@ void RunLog::begin(int64_t samples, const std::string& sample_name,
                    options_.batch_size, counted(plan_.shards, "shard")));
 }
 
-void RunLog::add_step(const StepOutcome& outcome, double seconds,
-                      const StepProgress& at) {
-  recordings_.step_times_s.push_back(seconds);
-  recordings_.some_step_times_s.add(at.done, seconds);
-  recordings_.samples += outcome.samples;
-  if (outcome.is_skipped) {
-    ++recordings_.report.skipped_steps;
-    recordings_.report.skipped_at.push_back(at.done);
-  } else {
-    recordings_.report.losses.push_back(outcome.loss());
-    mean_.add(outcome.metrics, outcome.samples);
-  }
-  StepProgress progress = at;
-  progress.metrics = mean_.means();
-  progress.samples = outcome.samples;
-  progress_.step(progress);
+void RunLog::before_epoch(const RunState& at) {
+  epoch_ = {.epoch = at.epoch};
+  epoch_begin_ = at.step;
 }
 
-void RunLog::end_epoch(EpochReport epoch, int64_t steps, bool is_whole) {
-  epoch.train = mean_.means();
-  recordings_.report.epochs.push_back(epoch);
-  std::string text = fmt::format(
-      "[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {}", device_names(),
-      epoch.epoch, options_.batch_size, steps, format_number(epoch.lr));
-  for (const auto& [name, value] : in_order(epoch.train)) {
+void RunLog::after_step(const RunState& at, const Metrics& metrics) {
+  recordings_.step_times_s.push_back(at.step_s);
+  recordings_.some_step_times_s.add(at.step, at.step_s);
+  recordings_.samples += at.samples;
+  if (at.is_skipped) {
+    ++recordings_.report.skipped_steps;
+    recordings_.report.skipped_at.push_back(at.step);
+  } else {
+    recordings_.report.losses.push_back(metrics.at("loss"));
+    mean_.add(metrics, at.samples);
+  }
+  if (at.step == epoch_begin_ + 1) epoch_.lr = at.lr;
+  progress_.step({.done = at.step,
+                  .total = at.total_steps,
+                  .epoch = at.epoch,
+                  .metrics = mean_.means(),
+                  .samples = at.samples});
+}
+
+void RunLog::after_epoch(const RunState& at, const Metrics& means) {
+  epoch_.train = means;
+  recordings_.report.epochs.push_back(epoch_);
+  std::string text =
+      fmt::format("[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {}",
+                  device_names(), epoch_.epoch, options_.batch_size,
+                  at.step - at.epoch * batches_, format_number(epoch_.lr));
+  for (const auto& [name, value] : in_order(means)) {
     text += name == "accuracy"
                 ? fmt::format(" | Acc: {:.2f}%", 100 * value)
                 : fmt::format(" | {}: {}", name == "loss" ? "Loss" : name,
                               format_number(value));
   }
   line(text);
-  if (is_whole) mean_ = {};
+  // The next step belongs to another epoch.
+  if (at.step % batches_ == 0) mean_ = {};
 }
 
 void RunLog::end_steps(int64_t steps, double stall_s,
@@ -230,6 +258,25 @@ std::string RunLog::device_names() const {
   const bool has_all =
       plan_.devices.size() == static_cast<size_t>(plan_.world_size);
   return join_names(has_all ? plan_.devices : options_.devices);
+}
+
+void describe_machine(const World& world, const Device& own,
+                      RunReport& report) {
+  const auto hosts = world.all_gather_text(host_name());
+  if (world.rank() != 0) return;
+  report.environment = this_environment();
+  const auto devices = devices_of(report, own);
+  const bool is_one_host =
+      std::all_of(hosts.begin(), hosts.end(),
+                  [&](const std::string& host) { return host == hosts[0]; });
+  if (devices.empty() || !is_one_host) return;
+  try {
+    report.topology = inspect::device_topology(devices);
+  } catch (const Error&) {
+    // The report does without a topology: no driver reports it, or a slice no
+    // longer exists.
+    report.topology.reset();
+  }
 }
 
 std::string summary_text(const RunReport& report, int columns) {

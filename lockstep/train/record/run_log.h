@@ -8,6 +8,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/run_record.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/device/device.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
@@ -30,23 +33,23 @@ struct RunRecordings {
 
 /// Reports a run to the user: lines and a bar while it runs, a report at its
 /// end.
-class RunLog {
+class RunLog : public Callback {
  public:
-  RunLog(const TrainOptions& options, const Plan& plan,
+  /// `batches`: number of batches in an epoch.
+  RunLog(const TrainOptions& options, const Plan& plan, int64_t batches,
          RunRecordings& recordings);
 
-  /// Continues at `position`, with `batches` batches in an epoch. Records of
-  /// later steps are dropped, as those steps are repeated.
-  void go_on_at(const RunPosition& position, int64_t batches);
+  /// Continues at `position`. Records of later steps are dropped, as those
+  /// steps are repeated.
+  void go_on_at(const RunPosition& position);
 
   /// Prints, at the first attempt only, what is trained and how much there is
   /// to do.
   void begin(int64_t samples, const std::string& sample_name,
              int64_t total_steps);
-  void add_step(const StepOutcome& outcome, double seconds,
-                const StepProgress& at);
-  /// `is_whole`: the next step belongs to another epoch.
-  void end_epoch(EpochReport epoch, int64_t steps, bool is_whole);
+  void before_epoch(const RunState& at) override;
+  void after_step(const RunState& at, const Metrics& metrics) override;
+  void after_epoch(const RunState& at, const Metrics& means) override;
   void end_steps(int64_t steps, double stall_s, const StepRunner& runner);
   /// Adds an evaluation made during the run, after `step` steps.
   void add_evaluation(const TestReport& test, int64_t step);
@@ -71,10 +74,18 @@ class RunLog {
 
   const TrainOptions& options_;
   const Plan& plan_;
+  int64_t batches_;
   RunRecordings& recordings_;
   Progress progress_;
   RunningMean mean_;
+  EpochReport epoch_;
+  int64_t epoch_begin_ = 0;  // steps done at before_epoch()
 };
+
+/// Adds the environment of this process, and the topology of the devices, to a
+/// report that has the devices of all ranks. `own`: a device of this rank.
+/// Collective.
+void describe_machine(const World& world, const Device& own, RunReport& report);
 
 /// Returns the summary at the end of a run: time, memory and load of each
 /// device, loss and accuracy of the last epoch. The lines have no newline after

@@ -13,15 +13,11 @@ void TensorBoardLog::write_scalars(int64_t step, const std::string& prefix,
   file_.write_scalars(step, monitor::now_s(), prefix, metrics);
 }
 
-void TensorBoardLog::before_step(const RunState& at) {
-  open(at.step);
-  watch_.restart();
-}
+void TensorBoardLog::before_step(const RunState& at) { open(at.step); }
 
 void TensorBoardLog::after_step(const RunState& at, const Metrics& metrics) {
-  const double step_ms = 1e3 * watch_.seconds();
   write_scalars(at.step, "train/", metrics);
-  write_scalars(at.step, "", {{"lr", at.lr}, {"step_ms", step_ms}});
+  write_scalars(at.step, "", {{"lr", at.lr}, {"step_ms", 1e3 * at.step_s}});
 }
 
 void TensorBoardLog::after_evaluation(const RunState& at,

@@ -11,18 +11,14 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/host_identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/inspect/device_topology.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/csv_log.h"
 #include "lockstep/train/step/step_parts.h"
-#include "lockstep/train/tensorboard_log.h"
 
 namespace lockstep::train {
 namespace {
@@ -82,29 +78,7 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   return std::min(limit, options.epochs * batches);
 }
 
-// Without options.log.trace, a run records its steps 2 to 11. The time line of
-// its report shows the typical one among the last of them. Recording takes 0.1
-// us per span, so later steps are not recorded.
-constexpr int64_t kFirstSteps = 11;
-constexpr int64_t kCandidates = 5;
 constexpr size_t kMostRanksShown = 8;
-
-// Returns the devices in a report of one host; empty if they can't be
-// determined.
-std::vector<Device> devices_of(const RunReport& report, const Device& own) {
-  std::vector<Device> devices;
-  for (const auto& [name, samples, busy, peak, copied] : report.devices) {
-    Device device = own;
-    device.index = 0;
-    while (device.name() != name && device.index < kMaxSlices) ++device.index;
-    const bool is_known = device.index < kMaxSlices;
-    const bool is_new =
-        std::find(devices.begin(), devices.end(), device) == devices.end();
-    if (!is_known || !is_new) return {};
-    devices.push_back(device);
-  }
-  return devices;
-}
 
 // Adds the seconds of its lifetime to a sum.
 class TimeScope {
@@ -118,20 +92,6 @@ class TimeScope {
   double& sum_;
   Stopwatch watch_;
 };
-
-// Returns the callbacks that write files of their own, on rank 0.
-std::vector<std::shared_ptr<Callback>> make_logs(const TrainOptions& options,
-                                                 const Plan& plan) {
-  std::vector<std::shared_ptr<Callback>> logs;
-  if (plan.rank != 0) return logs;
-  if (!options.log.csv.empty()) {
-    logs.push_back(std::make_shared<CsvLog>(options.log.csv));
-  }
-  if (!options.log.tensorboard.empty()) {
-    logs.push_back(std::make_shared<TensorBoardLog>(options.log.tensorboard));
-  }
-  return logs;
-}
 
 // Ends the run with an error that makes this rank wait for the agent.
 [[noreturn]] void wait_for_nodes() {
@@ -168,10 +128,12 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
       guard_(context_.world,
              steps_between_comparisons(options_, context_.world),
              history.guard),
-      log_(options_, plan_, history.recordings),
-      callbacks_(runner_.callbacks()) {
-  const auto logs = make_logs(options_, plan_);
-  callbacks_.insert(callbacks_.end(), logs.begin(), logs.end());
+      log_(options_, plan_, training_batches_->batches(), history.recordings),
+      memory_([this] { return runner_.device_use(); }) {
+  if (is_first() && !options_.log.csv.empty()) csv_.emplace(options_.log.csv);
+  if (is_first() && !options_.log.tensorboard.empty()) {
+    tensorboard_.emplace(options_.log.tensorboard);
+  }
   log_.report().command = context_.command;
   // The run may have begun in an earlier attempt of this process.
   if (log_.report().started_at == 0)
@@ -179,29 +141,31 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
   runner_.describe(log_.report());
   log_.begin(training_data_->size(), task_.sample_name(), total_steps_);
   if (resume_) {
-    const int64_t batches = training_batches_->batches();
     RunCheckpoints::restore(resume_, plan_, runner_);
-    check_position(options_, plan_, *resume_, batches, total_steps_);
+    check_position(options_, plan_, *resume_, training_batches_->batches(),
+                   total_steps_);
     const RunPosition& at = resume_->info.run->position;
     step_ = at.step;
-    log_.go_on_at(at, batches);
+    log_.go_on_at(at);
     log_.line(fmt::format("resumed from {}: step {} of {}",
                           resume_->is_snapshot() ? "memory" : resume_->path,
                           step_, total_steps_));
   }
   if (!resume_ && log_.report().recoveries > 0) {
-    log_.go_on_at({}, training_batches_->batches());
+    log_.go_on_at({});
   }
   if (options_.log.live_status) {
-    live_.emplace(options_, context_.world, log_.report(), total_steps_);
+    live_.emplace(options_, context_.world, log_.report(), total_steps_,
+                  [this] { return runner_.device_use(); });
   }
+  trace_.emplace(context_.world, plan_.devices, options_.log, step_);
+  list_callbacks();
   control::begin_steps(static_cast<uint64_t>(step_));
 }
 
 void Run::train() {
   const TraceLane lane(context_.world.rank(), "main");
   if (is_first() && context_.on_begin) context_.on_begin();
-  begin_recording();
   {
     const TimeScope timed(history_.recordings.time_s);
     while (step_ < total_steps_ && !is_ended_ && !log_.report().interrupted) {
@@ -253,32 +217,26 @@ RunPosition Run::position() const {
 void Run::train_epoch(int64_t epoch) {
   const int64_t batches = training_batches_->batches();
   epoch_ = epoch;
-  EpochReport epoch_report{.epoch = epoch};
-  const int64_t first_step = step_;
   tell([](Callback& callback, const RunState& at) {
     callback.before_epoch(at);
   });
   training_batches_->begin(epoch, step_ % batches);
   while (step_ < total_steps_) {
-    // The first step is warm-up. It is kept only if there is no other step.
-    if (recorder_ && step_ == recorded_from_ + 1) recorder_->restart();
-    const int64_t begin_ns = trace_clock_ns();
+    tell([](Callback& callback, const RunState& at) {
+      callback.before_batch(at);
+    });
     const auto batch = next_batch();
     if (!batch) break;
-    if (recorder_) recorder_->begin_step(begin_ns);
-    const bool is_to_stop = train_batch(*batch, epoch);
-    if (step_ == first_step + 1) epoch_report.lr = runner_.lr();
-    if (is_to_stop) {
+    if (train_batch(*batch, epoch)) {
       log_.report().interrupted = !regroups_ && !is_ended_;
       break;
     }
   }
   const bool is_whole = step_ % batches == 0;
   if (regroups_ && !is_whole) wait_for_nodes();
-  tell([&](Callback& callback, const RunState& at) {
-    callback.after_epoch(at, log_.mean().means());
+  tell([means = log_.mean().means()](Callback& callback, const RunState& at) {
+    callback.after_epoch(at, means);
   });
-  log_.end_epoch(epoch_report, step_ - epoch * batches, is_whole);
   if (is_whole && options_.checkpoint.each_epoch && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
@@ -301,7 +259,9 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   const StepOutcome outcome = runner_.step(
       batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
       wanted_stop());
-  const double seconds = watch.seconds();
+  last_ = {.samples = outcome.samples,
+           .step_s = watch.seconds(),
+           .is_skipped = outcome.is_skipped};
   if (!outcome.is_finite) stop_on_garbage(outcome, epoch);
   ++step_;
   if (outcome.is_spike) {
@@ -318,15 +278,6 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   if (!outcome.repaired_shards.empty()) {
     guard_.note_repaired(step_, outcome.repaired_shards);
   }
-  log_.add_step(outcome, seconds,
-                {.done = step_, .total = total_steps_, .epoch = epoch});
-  if (live_) {
-    live_->add_step(step_, epoch, seconds, outcome.loss());
-    if (live_->is_due()) live_->tell(runner_.device_use());
-  }
-  if (memory_.takes(step_)) memory_.note(step_, runner_.device_use());
-  const bool has_typical_step = step_ >= recorded_from_ + kFirstSteps;
-  if (options_.log.trace.empty() && has_typical_step) stop_recording();
   control::count_steps(static_cast<uint64_t>(step_));
   tell([&](Callback& callback, const RunState& at) {
     callback.after_step(at, outcome.metrics);
@@ -384,6 +335,20 @@ void Run::answer_spike(double loss, double limit) {
   if (is_first()) log_.line(text);
 }
 
+// Records come first, so that they have a step before a callback of the task
+// prints or throws.
+void Run::list_callbacks() {
+  callbacks_.push_back(&log_);
+  if (live_) callbacks_.push_back(&*live_);
+  callbacks_.push_back(&memory_);
+  callbacks_.push_back(&*trace_);
+  for (const auto& callback : runner_.callbacks()) {
+    callbacks_.push_back(callback.get());
+  }
+  if (csv_) callbacks_.push_back(&*csv_);
+  if (tensorboard_) callbacks_.push_back(&*tensorboard_);
+}
+
 int Run::wanted_stop() const {
   if (const int signal = this->signal(); signal != 0) return signal;
   // SIGPIPE is the signal for output that nobody reads.
@@ -423,70 +388,27 @@ void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
                           runner_.lr(), checkpoints_.last_in_words())});
 }
 
-void Run::begin_recording() {
-  const bool has_trace = !options_.log.trace.empty();
-  recorded_from_ = step_;
-  if (live_) live_->let_record(false);
-  try {
-    recorder_.emplace(context_.world, plan_.devices,
-                      has_trace ? options_.log.trace_steps : kCandidates);
-  } catch (const InvalidArgument&) {
-    // Another run in this process has the same rank and is already recording.
-    if (has_trace) throw;
-  }
-}
-
-void Run::stop_recording() {
-  if (!recorder_) return;
-  recorded_ = recorder_->own();
-  recorder_.reset();
-  if (live_) live_->let_record(true);
-}
-
 void Run::write_recording() {
-  auto& time_line = log_.report().time_line;
-  const RankTrace own =
-      recorded_.value_or(trace_of_rank(context_.world, plan_.devices, {}));
-  if (options_.log.trace.empty()) {
-    time_line = gather_typical_step(context_.world, own);
-  } else {
-    const auto traces = gather_traces(context_.world, own);
-    time_line = typical_step(traces);
+  auto traces = trace_->gather();
+  if (!options_.log.trace.empty()) {
     write_output([&] {
       if (!is_first()) return;
       write_chrome_trace(options_.log.trace, traces);
       log_.line("trace " + options_.log.trace);
     });
+    traces = typical_step(traces);
   }
-  if (time_line.size() > kMostRanksShown) time_line.resize(kMostRanksShown);
-}
-
-void Run::describe_machine() {
-  RunReport& report = log_.report();
-  report.memory = memory_.gather(context_.world);
-  const auto hosts = context_.world.all_gather_text(host_name());
-  if (!is_first()) return;
-  report.environment = this_environment();
-  const auto devices = devices_of(report, plan_.devices.front());
-  const bool is_one_host =
-      std::all_of(hosts.begin(), hosts.end(),
-                  [&](const std::string& host) { return host == hosts[0]; });
-  if (devices.empty() || !is_one_host) return;
-  try {
-    report.topology = inspect::device_topology(devices);
-  } catch (const Error&) {
-    // The report does without a topology: no driver reports it, or a slice no
-    // longer exists.
-    report.topology.reset();
-  }
+  if (traces.size() > kMostRanksShown) traces.resize(kMostRanksShown);
+  log_.report().time_line = std::move(traces);
 }
 
 void Run::finish() {
   // Only the steps are recorded.
-  stop_recording();
+  trace_->stop();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
   save();
-  describe_machine();
+  log_.report().memory = memory_.gather(context_.world);
+  describe_machine(context_.world, plan_.devices.front(), log_.report());
   write_recording();
   if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();
   const auto not_saved = checkpoints_.finish(log_.report());
@@ -517,18 +439,15 @@ std::optional<IoError> Run::output_failure() const {
 }
 
 RunState Run::state() const {
-  return {.step = step_,
-          .epoch = epoch_,
-          .total_steps = total_steps_,
-          .lr = runner_.lr()};
-}
-
-void Run::enter(monitor::Activity activity) {
-  if (live_) live_->enter(activity);
+  RunState state = last_;
+  state.step = step_;
+  state.epoch = epoch_;
+  state.total_steps = total_steps_;
+  state.lr = runner_.lr();
+  return state;
 }
 
 TestReport Run::evaluate() {
-  enter(monitor::Activity::kEvaluating);
   tell([](Callback& callback, const RunState& at) {
     callback.before_evaluation(at);
   });
@@ -548,7 +467,6 @@ TestReport Run::evaluate() {
 }
 
 void Run::save() {
-  enter(monitor::Activity::kSaving);
   tell([](Callback& callback, const RunState& at) {
     callback.before_checkpoint(at);
   });

@@ -11,18 +11,20 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/csv_log.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/record/live_status.h"
 #include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/run_log.h"
-#include "lockstep/train/record/step_recorder.h"
+#include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/run/run_checkpoints.h"
 #include "lockstep/train/run/state_guard.h"
 #include "lockstep/train/run_training.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/tensorboard_log.h"
 
 namespace lockstep::train {
 
@@ -64,13 +66,10 @@ class Run {
   void answer_spike(double loss, double limit);
   int wanted_stop() const;
   [[noreturn]] void stop_on_garbage(const StepOutcome& outcome, int64_t epoch);
-  void begin_recording();
-  void stop_recording();
+  void list_callbacks();
   /// Writes the time line of a step, and the trace that was asked for.
   /// Collective.
   void write_recording();
-  /// Adds memory, environment and topology to the report. Collective.
-  void describe_machine();
   void finish();
   void evaluate_at_end();
   TestReport evaluate();
@@ -79,7 +78,7 @@ class Run {
   template <class Call>
   void tell(const Call& call) {
     const RunState state = this->state();
-    for (const auto& callback : callbacks_) {
+    for (Callback* callback : callbacks_) {
       write_output([&] { call(*callback, state); });
     }
   }
@@ -88,7 +87,6 @@ class Run {
   void write_output(const std::function<void()>& write);
   std::optional<IoError> output_failure() const;
   RunState state() const;
-  void enter(monitor::Activity activity);
 
   bool is_first() const { return context_.world.rank() == 0; }
   int signal() const { return context_.stop ? context_.stop() : 0; }
@@ -107,15 +105,17 @@ class Run {
   StepRunner runner_;
   StateGuard guard_;
   RunLog log_;
-  /// The callbacks of the task, then those that the options ask for.
-  std::vector<std::shared_ptr<Callback>> callbacks_;
   std::optional<LiveStatus> live_;
-  std::optional<StepRecorder> recorder_;
-  std::optional<RankTrace> recorded_;  // set once recording has stopped
-  int64_t recorded_from_ = 0;          // first recorded step
   MemoryRecorder memory_;
+  std::optional<TraceRecorder> trace_;
+  std::optional<CsvLog> csv_;
+  std::optional<TensorBoardLog> tensorboard_;
+  /// All that the run tells of its steps: its own records and the callbacks of
+  /// the task.
+  std::vector<Callback*> callbacks_;
   int64_t step_ = 0;
   int64_t epoch_ = 0;  // the epoch in training, or the last one
+  RunState last_;      // of the last step; see state()
   bool regroups_ = false;
   bool is_ended_ = false;                 ///< a callback ended the run
   std::optional<IoError> write_failure_;  // first failure of write_output()
