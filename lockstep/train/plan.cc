@@ -1,16 +1,19 @@
 #include "lockstep/train/plan.h"
 
-#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/train/best_evaluation.h"
 
 namespace lockstep::train {
 namespace {
+
+// The most shards or threads, as on the command line.
+constexpr int64_t kMostSaved = 4096;
 
 void check_at_least(const char* option, int64_t value, int64_t least) {
   if (value >= least) return;
@@ -240,26 +243,19 @@ size_t output_device_of(const TrainOptions& options) {
                          .got = options.output_device});
 }
 
-// Returns the number called `name`; 0 if it is not there.
-int64_t number_of(const Settings& saved, const char* name) {
+}  // namespace
+
+std::optional<int64_t> saved_number(const Settings& saved, const char* name,
+                                    int64_t most) {
   const auto found = saved.find(name);
-  if (found == saved.end()) return 0;
-  constexpr int64_t kMost = 4096;  // as on the command line
-  const std::string& text = found->second;
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number > 0 &&
-      number <= kMost) {
-    return number;
-  }
+  if (found == saved.end()) return std::nullopt;
+  const auto number = parse_number<int64_t>(found->second);
+  if (number && *number > 0 && *number <= most) return number;
   throw CheckpointError({.code = ErrorCode::kBadOption,
                          .what = fmt::format("'{}' can't be used", name),
-                         .expected = fmt::format("1 to {}", kMost),
-                         .got = text.substr(0, 40)});
+                         .expected = fmt::format("1 to {}", most),
+                         .got = found->second.substr(0, 40)});
 }
-
-}  // namespace
 
 void check_options(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
@@ -312,14 +308,17 @@ Plan make_plan(const TrainOptions& options, const World& world,
     plan.shards = shards_of_accumulation(options, plan.world_size);
   } else {
     const int64_t shards =
-        options.shards > 0 ? options.shards : number_of(saved, "shards");
+        options.shards > 0
+            ? options.shards
+            : saved_number(saved, "shards", kMostSaved).value_or(0);
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
   check_shards_of_ranks(options.communication, plan.shards, world.size());
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads
-          : static_cast<int>(number_of(saved, "intra_op_threads"));
+          : static_cast<int>(saved_number(saved, "intra_op_threads", kMostSaved)
+                                 .value_or(0));
   if (plan.intra_op_threads == 0) {
     const bool is_cuda = plan.devices.front().is_cuda();
     plan.intra_op_threads =

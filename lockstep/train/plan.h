@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
@@ -26,6 +28,12 @@ struct Plan {
   /// another gets the same bits as many devices that run them at once.
   int intra_op_threads = 1;
 };
+
+/// Returns the number that the setting `name` of a saved run has; nothing if
+/// there is no such setting. Throws CheckpointError unless it is in 1..most.
+std::optional<int64_t> saved_number(
+    const Settings& saved, const char* name,
+    int64_t most = std::numeric_limits<int64_t>::max());
 
 /// Throws InvalidArgument, which names the option, for a number that is out of
 /// range and for options that can't work together. Checks everything except the

@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
@@ -146,15 +145,6 @@ bool has_later_checkpoint(const TrainOptions& options, const World& world,
   return world.all_gather_text(is_later ? "later" : "")[0] == "later";
 }
 
-// Returns the batch size, which may change on resume with --allow-changes.
-int64_t saved_batch_size(const TrainOptions& options, const RunRecord& run) {
-  const auto saved = run.settings.find("batch_size");
-  const auto size = saved == run.settings.end()
-                        ? std::nullopt
-                        : parse_number<int64_t>(saved->second);
-  return size && *size > 0 ? *size : options.batch_size;
-}
-
 }  // namespace
 
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
@@ -190,9 +180,7 @@ Settings saved_settings(const TrainOptions& options, const World& world,
   Settings settings = resume->info.run->settings;
   if (!resume->is_snapshot() || options.shards != 0) return settings;
   const int64_t ranks = world.size();
-  const auto shards = settings.find("shards");
-  if (shards == settings.end() || ranks == 1) return settings;
-  const int64_t saved = std::stoll(shards->second);
+  const int64_t saved = saved_number(settings, "shards").value_or(ranks);
   if (saved >= ranks) return settings;
   if (world.rank() == 0) {
     log_warning("train",
@@ -201,7 +189,7 @@ Settings saved_settings(const TrainOptions& options, const World& world,
                             "ranks",
                             counted(saved, "shard"), ranks));
   }
-  settings.erase(shards);
+  settings.erase("shards");
   return settings;
 }
 
@@ -219,7 +207,10 @@ void check_position(const TrainOptions& options, const Plan& plan,
                             at.batch),
          .fix = "use another checkpoint"});
   }
-  const int64_t batch_size = saved_batch_size(options, *resume.info.run);
+  // It may change on resume with --allow-changes.
+  const int64_t batch_size =
+      saved_number(resume.info.run->settings, "batch_size")
+          .value_or(options.batch_size);
   const int64_t most_batches =
       at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
   if (most_batches > at.batch) {

@@ -1,13 +1,13 @@
 #include "lockstep/train/state/state_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::train {
@@ -73,13 +73,7 @@ OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
 std::optional<int64_t> saved_ranks(const Resume& resumed) {
   constexpr int64_t kMost = 1 << 16;
   if (!resumed.info.run) return std::nullopt;
-  const Settings& settings = resumed.info.run->settings;
-  const auto found = settings.find(kPowerSgdRanks);
-  if (found == settings.end()) return std::nullopt;
-  int64_t ranks = 0;
-  const std::string& text = found->second;
-  std::from_chars(text.data(), text.data() + text.size(), ranks);
-  return std::clamp<int64_t>(ranks, 0, kMost);
+  return saved_number(resumed.info.run->settings, kPowerSgdRanks, kMost);
 }
 
 }  // namespace
