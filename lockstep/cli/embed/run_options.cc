@@ -235,6 +235,27 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 
 }  // namespace
 
+RunFlags flags_with(const train::TrainOptions& defaults) {
+  RunFlags flags;
+  flags.options = defaults;
+  flags.precision = train::to_string(defaults.precision);
+  flags.zero = static_cast<int>(defaults.zero);
+  flags.grad_compression = train::to_string(defaults.communication.compression);
+  flags.outer_optimizer =
+      train::to_string(defaults.communication.outer_optimizer);
+  flags.on_spike = train::to_string(defaults.spikes.action);
+  flags.bad_links = to_string(defaults.verify.bad_links);
+  return flags;
+}
+
+train::Strategy choose_strategy(const std::string& name, bool has_ranks,
+                                size_t devices) {
+  if (!name.empty()) return train::parse_strategy(name);
+  if (has_ranks) return train::Strategy::kDistributed;
+  return devices > 1 ? train::Strategy::kDataParallel
+                     : train::Strategy::kSingle;
+}
+
 void add_run_options(CLI::App& app, RunFlags& flags) {
   flags.app = &app;
   add_config_option(app);
@@ -270,9 +291,9 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
       train::parse_outer_optimizer(flags.outer_optimizer);
   options.epochs =
       flags.epochs.value_or(options.max_steps > 0 ? 0 : options.epochs);
-  options.evaluation.enabled = !flags.no_eval;
-  options.verify.first_step = !flags.no_first_step_check;
-  options.log.progress = !flags.quiet;
+  if (flags.no_eval) options.evaluation.enabled = false;
+  if (flags.no_first_step_check) options.verify.first_step = false;
+  if (flags.quiet) options.log.progress = false;
   if (options.checkpoint.resume == "auto" && options.out_dir.empty()) {
     throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
   }

@@ -23,24 +23,41 @@ namespace {
 using train::Strategy;
 using train::TrainOptions;
 
-// Returns the strategy that was named, or else the one that uses all ranks and
-// devices.
-Strategy choose_strategy(const RunFlags& flags) {
-  if (!flags.strategy.empty()) return train::parse_strategy(flags.strategy);
-  if (read_environment().world_size > 1) return Strategy::kDistributed;
-  if (flags.devices.devices.empty()) return Strategy::kSingle;
-  return to_devices(flags.devices, "all").size() > 1 ? Strategy::kDataParallel
-                                                     : Strategy::kSingle;
+// Returns the devices that were named, else those of the program's defaults,
+// else all.
+std::vector<Device> devices_of(const RunFlags& flags) {
+  const bool is_open = flags.devices.devices.empty();
+  return is_open && !flags.options.devices.empty()
+             ? flags.options.devices
+             : to_devices(flags.devices, "all");
+}
+
+Strategy strategy_of(const RunFlags& flags) {
+  const bool has_ranks = read_environment().world_size > 1;
+  const bool has_default = flags.options.strategy != Strategy::kSingle;
+  if (flags.strategy.empty() && !has_ranks && has_default) {
+    return flags.options.strategy;
+  }
+  // Finding all devices takes a while.
+  const bool names_devices =
+      !flags.devices.devices.empty() || !flags.options.devices.empty();
+  const bool is_open = flags.strategy.empty() && !has_ranks;
+  const size_t count = is_open && names_devices ? devices_of(flags).size() : 1;
+  return choose_strategy(flags.strategy, has_ranks, count);
 }
 
 void choose_devices(const RunFlags& flags, TrainOptions& options) {
   if (options.strategy == Strategy::kDistributed) return;
   DeviceFlags devices = flags.devices;
-  const bool is_open = devices.devices.empty() || devices.devices == "auto";
+  const bool is_open =
+      (devices.devices.empty() && flags.options.devices.empty()) ||
+      devices.devices == "auto";
   if (options.strategy == Strategy::kSingle && is_open) {
     devices.devices = one_device();
+    options.devices = to_devices(devices, "all");
+  } else {
+    options.devices = devices_of(flags);
   }
-  options.devices = to_devices(devices, "all");
 }
 
 // Finds errors before the training rather than after it.
@@ -88,7 +105,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   // These options are only for ranks.
   options.zero = ZeroStage::kNone;
   options.communication = {};
-  options.devices = to_devices(flags.devices, "all");
+  options.devices = devices_of(flags);
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
                    join_names(options.devices) +
@@ -104,7 +121,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train) {
   TrainOptions options = to_train_options(flags);
-  options.strategy = choose_strategy(flags);
+  options.strategy = strategy_of(flags);
   train::check_options(options);
   check_outputs(flags);
   // Printed first, because making devices, data and model takes a while.
@@ -119,7 +136,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
   if (options.strategy == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
-      start_ranks(flags.devices);
+      start_ranks(static_cast<int>(devices_of(flags).size()));
     }
     join_ranks(flags.ranks, flags.devices, options, context);
     if (flags.is_verbose) {
