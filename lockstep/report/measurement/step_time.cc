@@ -24,7 +24,7 @@
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
 #include "lockstep/train/record/step_recorder.h"
-#include "lockstep/train/step/rank_report.h"
+#include "lockstep/train/step/step_accounts.h"
 #include "lockstep/train/step/step_runner.h"
 
 namespace lockstep::report {

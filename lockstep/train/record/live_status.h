@@ -14,7 +14,7 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
-#include "lockstep/train/step/rank_report.h"
+#include "lockstep/train/step/step_accounts.h"
 
 namespace lockstep::train {
 

@@ -12,7 +12,7 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/run_records.h"
-#include "lockstep/train/step/rank_report.h"
+#include "lockstep/train/step/step_accounts.h"
 
 namespace lockstep::train {
 

@@ -18,7 +18,6 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/step/step_parts.h"
 
 namespace lockstep::train {
 namespace {

@@ -15,8 +15,8 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/train/run/state_guard.h"
 #include "lockstep/train/state/run_settings.h"
-#include "lockstep/train/step/step_parts.h"
 
 namespace lockstep::train {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/train/options.h"
 
 namespace lockstep::train {
 
@@ -37,6 +38,12 @@ struct GuardHistory {
   std::optional<Divergence> last;
   std::vector<int> times_wrong;  ///< by rank
 };
+
+/// Returns the number of steps between two comparisons of the ranks' common
+/// state. Returns 0 if there is nothing to compare, because the ranks share one
+/// copy in memory.
+int64_t steps_between_comparisons(const TrainOptions& options,
+                                  const World& world);
 
 /// Finds a rank whose memory or processor silently changed a bit: at regular
 /// steps the ranks compare a digest of the state that they should have in

@@ -1,21 +1,30 @@
 #include "lockstep/train/step/step_parts.h"
 
+#include <cstdio>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/random.h"
+#include "lockstep/device/worker.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
+#include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/train/step/shard_lines.h"
+#include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep::train {
 namespace {
@@ -81,6 +90,50 @@ CommHook hook_of(const CommunicationOptions& options,
   return {};
 }
 
+// Returns the shape of the first tensor, as Python prints a list.
+std::string shape_of(const std::vector<c10::IValue>& inputs) {
+  std::string shape;
+  for (const c10::IValue& input : inputs) {
+    for_each_tensor(
+        input, [&](const torch::Tensor& tensor, const std::string&) {
+          if (shape.empty()) {
+            shape = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+          }
+        });
+  }
+  return shape;
+}
+
+// Prints "Inside model on device cpu:1, shape [32, 3, 32, 32]" for each shard
+// in training, the first time and when its shape changes. This is what one
+// prints inside a model to see how a batch is cut. May be called from any
+// thread.
+class ShardLines {
+ public:
+  void operator()(const std::vector<c10::IValue>& inputs) const {
+    if (!torch::GradMode::is_enabled()) return;  // an evaluation
+    const std::string shape = shape_of(inputs);
+    const std::lock_guard lock(seen_->mutex);
+    std::string& seen = seen_->shapes[current_shard()];
+    if (seen == shape) return;
+    seen = shape;
+    // Writes the whole line at once, in place of a progress bar.
+    const std::string line =
+        fmt::format("{}Inside model on device {}, shape {}\n",
+                    is_terminal(STDOUT_FILENO) ? "\r\x1b[2K" : "",
+                    current_device().name(), shape);
+    std::fwrite(line.data(), 1, line.size(), stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  struct Seen {
+    std::mutex mutex;
+    std::map<int64_t, std::string> shapes;  // by shard
+  };
+  std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
+};
+
 using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
 
 DataParallelOptions parallel_options(const TrainOptions& options,
@@ -102,34 +155,6 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent)
       .on_shard(options.log.shards ? ShardLines() : OnShard());
-}
-
-}  // namespace
-
-bool is_classic(const TrainOptions& options) {
-  return options.strategy == Strategy::kDataParallelClassic;
-}
-
-bool trains_locally(const TrainOptions& options, const Plan& plan) {
-  return options.communication.is_local() && plan.ranks > 1;
-}
-
-int64_t steps_between_comparisons(const TrainOptions& options,
-                                  const World& world) {
-  const bool has_copies = world.size() > 1 && !world.can_share_memory() &&
-                          !options.communication.is_local();
-  return has_copies ? options.verify.every : 0;
-}
-
-void charge_first_device(const TrainOptions& options, const Plan& plan,
-                         std::optional<MemoryScope>& scope) {
-  if (is_classic(options)) scope.emplace(plan.devices.front());
-}
-
-NamedTensors state_of(const ModuleHandle& handle) {
-  NamedTensors state = handle.parameters;
-  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
-  return state;
 }
 
 Engine::Module make_module(Task& task, const TrainOptions& options,
@@ -188,6 +213,48 @@ std::unique_ptr<Engine> make_engine(const Engine::Module& module,
     engine->set_comm_hook(hook);
   }
   return engine;
+}
+
+}  // namespace
+
+bool is_classic(const TrainOptions& options) {
+  return options.strategy == Strategy::kDataParallelClassic;
+}
+
+bool trains_locally(const TrainOptions& options, const Plan& plan) {
+  return options.communication.is_local() && plan.ranks > 1;
+}
+
+void charge_first_device(const TrainOptions& options, const Plan& plan,
+                         std::optional<MemoryScope>& scope) {
+  if (is_classic(options)) scope.emplace(plan.devices.front());
+}
+
+NamedTensors state_of(const ModuleHandle& handle) {
+  NamedTensors state = handle.parameters;
+  state.insert(state.end(), handle.buffers.begin(), handle.buffers.end());
+  return state;
+}
+
+c10::DeviceType device_type(const Plan& plan) {
+  return torch_device(plan.devices.front()).type();
+}
+
+StepParts make_step_parts(Task& task, const TrainOptions& options,
+                          const World& world, const Plan& plan,
+                          const Resume* resumed) {
+  Engine::Module module = make_module(task, options, world, plan, resumed);
+  StepParts parts{.module = module, .model = module.read()};
+  parts.power_sgd = make_power_sgd(options, plan, parts.model);
+  // The hook must be set before the optimizer is made, because it decides
+  // whether each rank has its own state.
+  parts.engine = make_engine(module, options, world, plan, parts.power_sgd);
+  parts.optimizer =
+      make_optimizer(task, options, plan,
+                     [engine = parts.engine.get()](const torch::Tensor& of) {
+                       return engine->make_state(of);
+                     });
+  return parts;
 }
 
 }  // namespace lockstep::train

@@ -13,18 +13,22 @@
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/task.h"
 
-// The parts that make up a step of a run, as its options ask for them.
 namespace lockstep::train {
+
+/// The parts of a run that compute its steps, as its options ask for them.
+struct StepParts {
+  Engine::Module module;
+  ModuleHandle model;                   ///< of `module`
+  std::optional<PowerSGD> power_sgd{};  ///< compresses gradients
+  std::unique_ptr<Engine> engine{};
+  std::unique_ptr<RunOptimizer> optimizer{};
+};
 
 bool is_classic(const TrainOptions& options);
 /// Returns true if each rank makes its own steps.
 bool trains_locally(const TrainOptions& options, const Plan& plan);
 
-/// Returns the number of steps between two comparisons of the ranks' common
-/// state. Returns 0 if there is nothing to compare, because the ranks share one
-/// copy in memory.
-int64_t steps_between_comparisons(const TrainOptions& options,
-                                  const World& world);
+c10::DeviceType device_type(const Plan& plan);
 
 /// dp-classic: charges memory that is allocated during the lifetime of `scope`
 /// to device 0, which has the model and the optimizer, as in the textbook.
@@ -35,28 +39,10 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
 /// Returns the parameters, then the buffers.
 NamedTensors state_of(const ModuleHandle& handle);
 
-/// Makes the task's model, with the weights of options.init_from or `resumed`.
-/// Collective if it is resumed.
-Engine::Module make_module(Task& task, const TrainOptions& options,
-                           const World& world, const Plan& plan,
-                           const Resume* resumed);
-
-std::unique_ptr<RunOptimizer> make_optimizer(
-    Task& task, const TrainOptions& options, const Plan& plan,
-    const optim::StateFactory& make_state);
-
-/// Returns the hook that compresses the gradients of `model` with PowerSGD, if
-/// `options` ask for it.
-std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
-                                       const Plan& plan,
-                                       const ModuleHandle& model);
-
-/// Makes the engine with the hook that `options` ask for: `power_sgd` or
-/// another one. The hook must be set before the optimizer is made, because it
-/// decides whether each rank has its own state.
-std::unique_ptr<Engine> make_engine(const Engine::Module& module,
-                                    const TrainOptions& options,
-                                    const World& world, const Plan& plan,
-                                    const std::optional<PowerSGD>& power_sgd);
+/// Makes the task's model, with the weights of options.init_from or `resumed`,
+/// and what computes its steps. Collective if it is resumed.
+StepParts make_step_parts(Task& task, const TrainOptions& options,
+                          const World& world, const Plan& plan,
+                          const Resume* resumed);
 
 }  // namespace lockstep::train

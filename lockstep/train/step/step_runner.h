@@ -10,20 +10,18 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/run_optimizer.h"
 #include "lockstep/train/state/loss_scaler.h"
-#include "lockstep/train/state/outer_step.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/state/spike_guard.h"
 #include "lockstep/train/state/state_list.h"
 #include "lockstep/train/step/agreement.h"
-#include "lockstep/train/step/rank_report.h"
+#include "lockstep/train/step/step_accounts.h"
+#include "lockstep/train/step/step_parts.h"
+#include "lockstep/train/step/step_strategy.h"
 #include "lockstep/train/task.h"
 
 namespace lockstep::train {
@@ -55,7 +53,7 @@ class StepRunner {
   /// Returns the loss above which the next step is a spike.
   double loss_limit() const;
   /// Returns the learning rate of the last step.
-  double lr() const { return optimizer_->lr(); }
+  double lr() const { return parts_.optimizer->lr(); }
 
   /// Calls train::evaluate() with this model.
   TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
@@ -69,8 +67,8 @@ class StepRunner {
 
   /// Returns the parameters, then the buffers. The tensors share storage with
   /// them.
-  NamedTensors model_state() const;
-  size_t parameters() const { return model_->parameters.size(); }
+  NamedTensors model_state() const { return state_of(parts_.model); }
+  size_t parameters() const { return parts_.model.parameters.size(); }
   /// Returns the state of the optimizer and of the other parts (StateList).
   /// Collective.
   OptimizerState state() const { return state_.state(); }
@@ -80,43 +78,22 @@ class StepRunner {
   /// Returns null if the options don't ask for it.
   const BestEvaluation* best() const { return best_.get(); }
   /// Gives this rank the buffers of rank 0, as they were after the last step.
-  void load_buffers() { engine_->load_buffers(); }
+  void load_buffers() { parts_.engine->load_buffers(); }
 
   /// Writes versions, sizes, devices and threads into `report`.
   void describe(RunReport& report);
   /// Restarts the accounts of samples, time and peak memory: what came before
   /// was warm-up.
-  void restart_accounts();
+  void restart_accounts() { accounts_.restart(); }
   /// Returns the use of this rank's devices since then.
-  std::vector<DeviceUse> device_use() const;
+  std::vector<DeviceUse> device_use() const { return accounts_.device_use(); }
   /// Writes into `report` what each device did in the steps since then:
   /// samples, busy fraction of `step_seconds`, memory, phases. Collective.
   void fill(RunReport& report, double step_seconds) const;
 
  private:
-  StepResult sharded_step(const data::Batch& batch, int64_t step);
-  StepResult classic_step(const data::Batch& batch);
-  /// Returns the task's loss for the shards of a batch of `total` samples. The
-  /// function also notes their metrics.
-  ShardLoss loss_of(int64_t total);
-  /// Returns the options that every step on `batch` has.
-  TrainStepOptions step_options(const data::Batch& batch) const;
-  void count(const data::Batch& batch, const PhaseTimes& phases);
-  int64_t copies() const;
   void scale_losses();
   void list_state();
-  /// Returns true if step `step`, counted from 0, computes its gradients twice.
-  bool verifies_gradients(int64_t step) const;
-  /// Returns true if the ranks meet in the step at `position`: in every step,
-  /// or only in those with an outer step. Between these, each rank has its own
-  /// parameters and outcomes.
-  bool is_common(const Position& position) const;
-  /// Returns true if each rank makes its own steps.
-  bool is_local() const { return outer_.has_value(); }
-  /// Returns the number of samples of `batch` over the ranks that the engine
-  /// knows.
-  int64_t engine_batch(const data::Batch& batch) const;
-  RankReport rank_report(double step_seconds) const;
   /// Measures the rate that all devices of this rank reach together.
   double peak_flops_per_s() const;
 
@@ -124,27 +101,16 @@ class StepRunner {
   TrainOptions options_;
   World world_;
   Plan plan_;
-  Engine::Module module_;
-  std::optional<ModuleHandle> model_;
-  std::optional<PowerSGD> power_sgd_;  // compresses gradients
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RunOptimizer> optimizer_;
+  StepParts parts_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<BestEvaluation> best_;
-  Agreement agreement_;
-  std::optional<OuterStep> outer_;         // for local steps
+  std::unique_ptr<StepStrategy> strategy_;
   std::optional<LossScaler> loss_scaler_;  // float16
   std::optional<SpikeGuard> spikes_;
   /// Adapters of parts that know nothing of a run.
   std::vector<std::unique_ptr<Stateful>> adapters_;
   StateList state_;
-
-  std::vector<int64_t> samples_;  // by device
-  PhaseTimes phases_;             // sums over the steps
-  // Classic: the time that this thread works for each device.
-  std::vector<double> main_thread_s_;
-  int64_t steps_ = 0;
-  int64_t sent_before_ = 0;  // bytes sent before the accounts began
+  StepAccounts accounts_;
 };
 
 }  // namespace lockstep::train
