@@ -23,7 +23,7 @@
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/record/step_recorder.h"
+#include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/step/step_accounts.h"
 #include "lockstep/train/step/step_runner.h"
 

@@ -1,10 +1,12 @@
 #include "lockstep/train/step/step_runner.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -42,42 +44,35 @@ std::string digest_of(const NamedTensors& parameters,
   return sum.hex();
 }
 
-/// The state of an optimizer, of which each rank may hold a part.
-class WholeOptimizer : public Stateful {
+/// The state of a part that is no Stateful itself.
+class Adapter : public Stateful {
  public:
-  WholeOptimizer(RunOptimizer& optimizer, Engine& engine)
-      : optimizer_(optimizer), engine_(engine) {}
+  Adapter(std::function<OptimizerState()> state,
+          std::function<void(const OptimizerState&)> load)
+      : state_(std::move(state)), load_(std::move(load)) {}
 
-  OptimizerState state() const override {
-    OptimizerState state = optimizer_.state_dict();
-    for (auto& [name, tensor] : state) tensor = engine_.whole_state(tensor);
-    return state;
-  }
-  void load_state(const OptimizerState& state) override {
-    optimizer_.load_state_dict(state);
-    // Each rank loaded all of a state that is split across the ranks.
-    for (const auto& [name, tensor] : optimizer_.state_dict()) {
-      release_unused(tensor);
-    }
-  }
+  OptimizerState state() const override { return state_(); }
+  void load_state(const OptimizerState& state) override { load_(state); }
 
  private:
-  RunOptimizer& optimizer_;
-  Engine& engine_;
+  std::function<OptimizerState()> state_;
+  std::function<void(const OptimizerState&)> load_;
 };
 
-class PowerSgdState : public Stateful {
- public:
-  explicit PowerSgdState(PowerSGD& hook) : hook_(hook) {}
+/// Returns the state of all ranks, of which each may hold a part.
+OptimizerState whole_state(const StepParts& parts) {
+  OptimizerState state = parts.optimizer->state_dict();
+  for (auto& [name, tensor] : state) tensor = parts.engine->whole_state(tensor);
+  return state;
+}
 
-  OptimizerState state() const override { return hook_.state_dict(); }
-  void load_state(const OptimizerState& state) override {
-    hook_.load_state_dict(state);
+void load_whole_state(const StepParts& parts, const OptimizerState& state) {
+  parts.optimizer->load_state_dict(state);
+  // Each rank loaded all of a state that is split across the ranks.
+  for (const auto& [name, tensor] : parts.optimizer->state_dict()) {
+    release_unused(tensor);
   }
-
- private:
-  PowerSGD& hook_;
-};
+}
 
 void set_mode(const ModuleHandle& model, bool trains) {
   model.set_modes(std::vector<bool>(model.modes().size(), trains));
@@ -142,20 +137,24 @@ double StepRunner::loss_limit() const {
 }
 
 void StepRunner::list_state() {
-  const auto adapt = [this](auto adapter) -> Stateful& {
-    return *adapters_.emplace_back(std::move(adapter));
+  const auto adapt = [this](auto state, auto load) -> Stateful& {
+    return *adapters_.emplace_back(std::make_unique<Adapter>(state, load));
   };
   OuterStep* const outer = strategy_->outer_step();
-  const StateOf of_optimizer =
-      outer != nullptr ? StateOf::kRank : StateOf::kRun;
   state_.add(StateList::kOptimizer,
-             adapt(std::make_unique<WholeOptimizer>(*parts_.optimizer,
-                                                    *parts_.engine)),
-             of_optimizer);
+             adapt([this] { return whole_state(parts_); },
+                   [this](const OptimizerState& state) {
+                     load_whole_state(parts_, state);
+                   }),
+             outer != nullptr ? StateOf::kRank : StateOf::kRun);
   if (outer != nullptr) state_.add(StateList::kOuterStep, *outer);
   if (parts_.power_sgd) {
+    PowerSGD& hook = *parts_.power_sgd;
     state_.add(StateList::kPowerSgd,
-               adapt(std::make_unique<PowerSgdState>(*parts_.power_sgd)),
+               adapt([&hook] { return hook.state_dict(); },
+                     [&hook](const OptimizerState& state) {
+                       hook.load_state_dict(state);
+                     }),
                StateOf::kRank);
   }
   for (size_t i = 0; i < callbacks_.size(); ++i) {

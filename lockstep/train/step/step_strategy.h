@@ -84,12 +84,6 @@ class StepStrategy {
 /// their own steps.
 std::unique_ptr<StepStrategy> make_strategy(const StepContext& context);
 
-/// kSingle, kDataParallel and kDistributed: shards, whose gradients are summed
-/// along a tree.
-std::unique_ptr<StepStrategy> make_sharded_strategy(const StepContext& context);
-/// kDistributed with local_steps: each rank makes its own sharded steps, and an
-/// outer step combines their parameters. Collective.
-std::unique_ptr<StepStrategy> make_local_strategy(const StepContext& context);
 /// kDataParallelClassic: nn.DataParallel as the textbook has it.
 std::unique_ptr<StepStrategy> make_classic_strategy(const StepContext& context);
 
