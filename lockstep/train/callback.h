@@ -30,7 +30,8 @@ class Callback : public Stateful {
   virtual void before_epoch(const RunState&) {}
   /// Called with the means over the epoch.
   virtual void after_epoch(const RunState&, const Metrics&) {}
-  /// Called before a batch is asked for, also if the epoch has none left.
+  /// Called before a batch is asked for, even if it turns out that the epoch is
+  /// over.
   virtual void before_batch(const RunState&) {}
   virtual void before_step(const RunState&) {}
   /// Called with the means over the step's batch.

@@ -385,6 +385,29 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   expect_same(run_training(*make(), options), report, "without evaluations");
 }
 
+/// Adds up what a run tells of its steps.
+struct Accounts : Callback {
+  void before_batch(const RunState&) override { ++batches; }
+  void after_step(const RunState& at, const Metrics&) override {
+    ++steps;
+    samples += at.samples;
+    seconds += at.step_s;
+  }
+  int64_t batches = 0, steps = 0, samples = 0;
+  double seconds = 0;
+};
+
+TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {
+  const auto accounts = std::make_shared<Accounts>();
+  const RunReport report = curve_trainer().callback(accounts).fit(small());
+  EXPECT_EQ(accounts->steps, report.steps);
+  EXPECT_GE(accounts->batches, report.steps);
+  EXPECT_EQ(accounts->samples, 5 * 50);
+  EXPECT_NEAR(accounts->seconds,
+              report.step_time_s.mean * static_cast<double>(report.steps),
+              1e-6);
+}
+
 TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   const TemporaryFolder folder;
   TrainOptions options = small();

@@ -8,7 +8,7 @@
 namespace lockstep::train {
 namespace {
 
-/// kSingle, kDataParallel and kDistributed: shards, whose gradients are summed
+/// kSingle, kDataParallel and kDistributed: sums the gradients of the shards
 /// along a tree.
 class ShardedStep : public StepStrategy {
  public:

@@ -17,7 +17,7 @@
 
 namespace lockstep::train {
 
-/// What the steps of a run are made with. All of it outlives the strategy.
+/// The objects that make the steps of a run. They outlive the strategy.
 struct StepContext {
   Task& task;
   const TrainOptions& options;
