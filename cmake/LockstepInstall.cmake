@@ -21,7 +21,8 @@ set(layers base store shm tcp control monitor device device_links comm_transport
     comm c10d losses models models_language data_images data
     data_text optim parallel_reduction
     parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
-    checkpoint train tasks tasks_images tasks_text launch_options launch_output launch_failure
+    checkpoint train_report train train_state train_step train_record train_run
+    tasks tasks_images tasks_text launch_options launch_output launch_failure
     launch_rendezvous launch_workers launch_agent launch
     inspect report_comparison report_tables report_charts report_page
     report_measurement report_collectives report_doctor report)

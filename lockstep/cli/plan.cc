@@ -8,6 +8,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
@@ -75,17 +76,11 @@ std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
       saved);
 }
 
-train::Strategy choose_strategy(const PlanFlags& flags, size_t devices) {
-  if (!flags.strategy.empty()) return train::parse_strategy(flags.strategy);
-  if (flags.between_hosts) return train::Strategy::kDistributed;
-  return devices > 1 ? train::Strategy::kDataParallel
-                     : train::Strategy::kSingle;
-}
-
 report::TimedRun to_run(const PlanFlags& flags) {
   report::TimedRun run{.train = flags.train, .task = {}};
   run.train.devices = planned_devices(flags.devices);
-  run.train.strategy = choose_strategy(flags, run.train.devices.size());
+  run.train.strategy = choose_strategy(flags.strategy, flags.between_hosts,
+                                       run.train.devices.size());
   run.train.precision = train::parse_precision(flags.precision);
   run.train.zero = static_cast<ZeroStage>(flags.zero);
   const bool is_single = run.train.strategy == train::Strategy::kSingle;

@@ -61,7 +61,9 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   train::TrainOptions& options = run.train;
   options.strategy = train::parse_strategy(wrapper_of(flags.strategy));
   if (options.strategy == train::Strategy::kDistributed) {
-    join_ranks(flags.ranks, flags.devices, options);
+    train::RunContext context;
+    join_ranks(flags.ranks, flags.devices, options, context);
+    run.world = context.world;
   } else {
     options.devices = to_devices(flags.devices, "all");
   }
@@ -121,7 +123,7 @@ void add_step_time(CLI::App& app) {
                         ? report::measure_own_loop(run, timed, flags->trace)
                         : report::measure_steps(run, timed, flags->trace);
     measured.report.command = command_line();
-    if (run.train.world.rank() == 0) {
+    if (run.world.rank() == 0) {
       fmt::print("{}\n", report::to_json(measured).dump());
     }
   });

@@ -28,8 +28,8 @@ void run(const TrainFlags& flags) {
   }
   run_task(flags.run, fmt::format("training {} on {}", model, data),
            [&](const train::TrainOptions& options,
-               const std::function<int()>& stop) {
-             return train::run_training(*task, options, stop);
+               const train::RunContext& context) {
+             return train::run_training(*task, options, context);
            });
 }
 

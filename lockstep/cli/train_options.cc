@@ -131,9 +131,10 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
 
 std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags) {
   const TrainOptions& options = flags.run.options;
-  if (!options.resume.empty()) {
-    auto found = tasks::find_saved_model(
-        options.resume == "auto" ? options.out_dir : options.resume);
+  if (!options.checkpoint.resume.empty()) {
+    auto found = tasks::find_saved_model(options.checkpoint.resume == "auto"
+                                             ? options.out_dir
+                                             : options.checkpoint.resume);
     if (found) return found;
   }
   return tasks::find_saved_model(options.init_from);

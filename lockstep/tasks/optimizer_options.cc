@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/run_settings.h"
+#include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {
 namespace {

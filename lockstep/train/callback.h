@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "lockstep/checkpoint/saved_state.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -13,19 +13,26 @@ struct RunState {
   int64_t step = 0;   ///< steps done
   int64_t epoch = 0;  ///< counted from 0
   int64_t total_steps = 0;
-  double lr = 0;  ///< learning rate of the last step
+  double lr = 0;        ///< learning rate of the last step
+  int64_t samples = 0;  ///< samples of the last step
+  /// Time of the last step on this rank, from forward to update.
+  double step_s = 0;
+  /// The last step made no update: its loss was a spike, a float16 gradient
+  /// overflowed, or the batch was empty.
+  bool is_skipped = false;
 };
 
 /// Interface that a run calls on every rank, in the rank's main thread, with
-/// the same numbers on all ranks. Steps that are repeated after the loss of a
-/// rank are reported again.
-class Callback {
+/// the same numbers on all ranks, except for times. Steps that are repeated
+/// after the loss of a rank are reported again.
+class Callback : public Stateful {
  public:
-  virtual ~Callback() = default;
-
   virtual void before_epoch(const RunState&) {}
   /// Called with the means over the epoch.
   virtual void after_epoch(const RunState&, const Metrics&) {}
+  /// Called before a batch is asked for, even if it turns out that the epoch is
+  /// over.
+  virtual void before_batch(const RunState&) {}
   virtual void before_step(const RunState&) {}
   /// Called with the means over the step's batch.
   virtual void after_step(const RunState&, const Metrics&) {}
@@ -42,8 +49,8 @@ class Callback {
 
   /// Returns what the callback has to remember when a run is resumed. The names
   /// and shapes must be the same at every step.
-  virtual OptimizerState state() const { return {}; }
-  virtual void load_state(const OptimizerState&) {}
+  OptimizerState state() const override { return {}; }
+  void load_state(const OptimizerState&) override {}
 };
 
 }  // namespace lockstep::train

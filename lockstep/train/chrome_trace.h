@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "lockstep/train/rank_trace.h"
+#include "lockstep/train/report/rank_trace.h"
 
 namespace lockstep::train {
 

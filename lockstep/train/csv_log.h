@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/train/callback.h"
 
 namespace lockstep::train {
@@ -40,7 +39,6 @@ class CsvLog : public Callback {
   std::string path_;
   std::vector<std::string> metrics_;  // the names of the last columns
   bool is_open_ = false;
-  Stopwatch watch_;
 };
 
 }  // namespace lockstep::train

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
 
-#include "lockstep/comm/world.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/bad_links.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
@@ -47,6 +45,82 @@ std::string to_string(Precision precision);
 /// Returns the type that autocast computes in; nothing for kFloat32.
 std::optional<c10::ScalarType> autocast_type(Precision precision);
 
+/// Options for reading the training data.
+struct LoaderOptions {
+  int workers = 1;      ///< threads that prepare batches; 0: none
+  bool shuffle = true;  ///< shuffles the samples anew in each epoch
+  /// Leaves out the last samples of an epoch if they don't fill a batch.
+  bool drop_last = false;
+};
+
+/// Options for evaluations on the task's evaluation data.
+struct EvaluationOptions {
+  bool enabled = true;     ///< at the end, and after every `every` steps
+  int64_t every = 0;       ///< steps between evaluations; 0: at the end only
+  int64_t batch_size = 0;  ///< 0: that of the run, or 250 if that is more
+  /// Evaluations in a row without a better one after which the run ends; 0:
+  /// never. CheckpointOptions::save_best, or else the loss, says what is
+  /// better.
+  int64_t early_stop = 0;
+};
+
+/// Options for the saved states of a run, and for continuing from one.
+struct CheckpointOptions {
+  int64_t every = 0;        ///< steps; 0: at the end only
+  bool each_epoch = false;  ///< also at the end of each epoch
+  /// Number of newest checkpoints to keep, at least 2. 0: three, or all of them
+  /// if each_epoch is set.
+  int keep = 0;
+  /// Metric by which the checkpoint of the best evaluation is kept in
+  /// out_dir/best: "loss", "accuracy", or another one. See BestEvaluation.
+  /// Empty: none.
+  std::string save_best;
+  /// Steps between snapshots in memory, from which a lost worker is replaced;
+  /// 0: none. Only under an agent that has restarts left.
+  int64_t snapshot_every = 1;
+  /// Checkpoint to resume from, or a run's folder, which means its newest
+  /// checkpoint. The run continues as if it had never stopped. "auto": from
+  /// out_dir, or from the beginning if that has no checkpoint. Options that are
+  /// left open (shards, threads) keep their saved values.
+  std::string resume;
+  /// Resumes even if settings differ from the checkpoint's and change the bits.
+  bool allow_changes = false;
+};
+
+/// Options for finding faulty hardware.
+struct VerifyOptions {
+  /// Steps between comparisons of the parameters and the optimizer's state of
+  /// ranks that have their own copies (tcp, nccl); 0: never. Snapshots are
+  /// taken at these steps.
+  int64_t every = 10;
+  /// Steps between those whose gradients are all computed twice, and a third
+  /// time where they differ (TrainStepOptions::verify_gradients); 0: never.
+  int64_t gradients_every = 0;
+  /// Compares in the first step a replica with the model, and the loss with the
+  /// loss of the whole batch (DataParallelOptions::verify_first_step).
+  bool first_step = true;
+  /// Several GPUs: what to do if copies between them arrive changed.
+  BadLinks bad_links = BadLinks::kStage;
+};
+
+/// Options for what a run tells its user.
+struct LogOptions {
+  bool progress = true;  ///< a bar on a terminal, else plain lines
+  int64_t every = 10;    ///< steps between plain lines
+  /// Prints which device gets which part of a batch, in the first step and
+  /// whenever that changes.
+  bool shards = false;
+  std::string csv;          ///< a row for each step (CsvLog); empty: none
+  std::string tensorboard;  ///< folder of event files (TensorBoardLog)
+  /// Path for a Chrome trace of all ranks' last steps (chrome_trace.h); empty:
+  /// none.
+  std::string trace;
+  int64_t trace_steps = 10;
+  /// Publishes for `lockstep top` what each rank is doing: in out_dir/live, or
+  /// in memory of this host.
+  bool live_status = true;
+};
+
 /// Options for training a task. The same task and options give the same bits.
 struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
@@ -56,90 +130,34 @@ struct TrainOptions {
   /// outputs and computes the loss. Empty: the first, which has the module, its
   /// gradients and the optimizer's state.
   std::string output_device;
-  /// Prints which device gets which part of a batch, in the first step and
-  /// whenever that changes.
-  bool show_shards = false;
-  /// Several GPUs: what to do if copies between them arrive changed.
-  BadLinks bad_links = BadLinks::kStage;
-  World world;               ///< kDistributed: the ranks
   int64_t shards = 0;        ///< 0: one per device
   int intra_op_threads = 0;  ///< per shard; 0: the cores / shards
-  int64_t batch_size = 64;   ///< over all devices
+
+  int64_t batch_size = 64;  ///< over all devices
   /// Micro-batches that a device computes one after another in a step. Their
   /// gradients are summed before the update. Each device has this many shards.
   int64_t accumulate = 1;
+  int64_t epochs = 1;
+  int64_t max_steps = 0;  ///< 0: no limit
+  uint64_t seed = 0;
   Precision precision = Precision::kFloat32;
+  double clip_grad_norm = 0;  ///< 0: off
+  SpikeOptions spikes;        ///< handling of spikes of the loss
+
   /// kDistributed, between ranks that share no memory: the state of which each
   /// rank holds only a part.
   ZeroStage zero = ZeroStage::kNone;
   CommunicationOptions communication;  ///< kDistributed
-  int64_t epochs = 1;
-  int64_t max_steps = 0;  ///< 0: no limit
-  uint64_t seed = 0;
-  bool evaluate = true;       ///< on the task's evaluation data, at the end
-  double clip_grad_norm = 0;  ///< 0: off
-  SpikeOptions spikes;        ///< handling of spikes of the loss
-  bool shuffle = true;        ///< shuffles the samples anew in each epoch
-  /// Leaves out the last samples of an epoch if they don't fill a batch.
-  bool drop_last = false;
-  /// Steps between comparisons of the parameters and the optimizer's state of
-  /// ranks that have their own copies (tcp, nccl); 0: never. Snapshots are
-  /// taken at these steps.
-  int64_t verify_every = 10;
-  /// Steps between those whose gradients are all computed twice, and a third
-  /// time where they differ (TrainStepOptions::verify_gradients); 0: never.
-  int64_t verify_gradients_every = 0;
-  /// Compares in the first step a replica with the model, and the loss with the
-  /// loss of the whole batch (DataParallelOptions::verify_first_step).
-  bool verify_first_step = true;
-  int64_t eval_every = 0;  ///< steps between evaluations; 0: at the end only
-  int64_t eval_batch_size = 0;  ///< 0: batch_size, or 250 if that is more
-  int loader_workers = 1;
-  std::string out_dir;           ///< checkpoints and run.json; empty: none
-  int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
-  bool checkpoint_each_epoch = false;  ///< also at the end of each epoch
-  /// Number of newest checkpoints to keep, at least 2. 0: three, or all of them
-  /// if checkpoint_each_epoch is set.
-  int keep_checkpoints = 0;
-  /// Metric by which the checkpoint of the best evaluation is kept in
-  /// out_dir/best: "loss", "accuracy", or another one. See BestEvaluation.
-  /// Empty: none.
-  std::string save_best;
-  /// Evaluations in a row without a better one after which the run ends; 0:
-  /// never.
-  int64_t early_stop = 0;
-  /// Steps between snapshots in memory, from which a lost worker is replaced;
-  /// 0: none. Only under an agent that has restarts left.
-  int64_t snapshot_every = 1;
-  /// kDistributed: called after another rank was lost. Sets `world` and
-  /// `devices` to new values, for which it may wait, as init_next() does.
-  /// Returns false if the run can't continue.
-  std::function<bool(TrainOptions& options, const std::string& why)> rejoin;
+
+  LoaderOptions loader;
+  EvaluationOptions evaluation;
   /// Weights to start from: a checkpoint, a safetensors file, or a Hugging Face
   /// folder with a GPT-2 or a Llama.
   std::string init_from;
-  /// Checkpoint to resume from, or a run's folder, which means its newest
-  /// checkpoint. The run continues as if it had never stopped. "auto": from
-  /// out_dir, or from the beginning if that has no checkpoint. Options that are
-  /// left open (shards, threads) keep their saved values.
-  std::string resume;
-  /// Resumes even if settings differ from the checkpoint's and change the bits.
-  bool allow_changes = false;
-  /// Path for a Chrome trace of all ranks' last steps (chrome_trace.h); empty:
-  /// none.
-  std::string trace;
-  int64_t trace_steps = 10;
-  std::string csv;          ///< a row for each step (CsvLog); empty: none
-  std::string tensorboard;  ///< folder of event files (TensorBoardLog)
-  bool progress = true;     ///< a bar on a terminal, else plain lines
-  int64_t log_every = 10;   ///< steps between plain lines
-  /// Publishes for `lockstep top` what each rank is doing: in out_dir/live, or
-  /// in memory of this host.
-  bool live_status = true;
-  std::vector<std::string> command;
-  /// Called on rank 0 before the first step, once all options have been
-  /// accepted.
-  std::function<void()> on_begin;
+  std::string out_dir;  ///< checkpoints and run.json; empty: none
+  CheckpointOptions checkpoint;
+  VerifyOptions verify;
+  LogOptions log;
 };
 
 }  // namespace lockstep::train

@@ -1,16 +1,19 @@
 #include "lockstep/train/plan.h"
 
-#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/train/best_evaluation.h"
 
 namespace lockstep::train {
 namespace {
+
+// The most shards or threads, as on the command line.
+constexpr int64_t kMostSaved = 4096;
 
 void check_at_least(const char* option, int64_t value, int64_t least) {
   if (value >= least) return;
@@ -40,12 +43,14 @@ void check_not_negative(const char* option, double value) {
 
 // Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
-  const bool looks = !options.save_best.empty() || options.early_stop > 0;
+  const bool looks = !options.checkpoint.save_best.empty() ||
+                     options.evaluation.early_stop > 0;
   if (!looks) return;
-  if (!options.save_best.empty()) {
-    const BestEvaluation readable(options.save_best, options.early_stop);
+  if (!options.checkpoint.save_best.empty()) {
+    const BestEvaluation readable(options.checkpoint.save_best,
+                                  options.evaluation.early_stop);
   }
-  if (options.evaluate) return;
+  if (options.evaluation.enabled) return;
   refuse(
       "save_best and early_stop look at evaluations, and this run makes no "
       "evaluation",
@@ -74,9 +79,9 @@ void check_local_steps(const TrainOptions& options) {
            fmt::format("a multiple of local_steps {}", steps),
            "change one of the two");
   };
-  check_multiple("checkpoint_every", options.checkpoint_every);
-  check_multiple("eval_every", options.eval_every);
-  if (options.checkpoint_each_epoch) {
+  check_multiple("checkpoint_every", options.checkpoint.every);
+  check_multiple("eval_every", options.evaluation.every);
+  if (options.checkpoint.each_epoch) {
     refuse("an epoch may end between steps in which the ranks meet",
            "checkpoint_every", "leave out --checkpoint-every-epoch");
   }
@@ -122,7 +127,7 @@ void check_spikes(const TrainOptions& options) {
         "would not leave out the same steps",
         "a loss that all ranks share", "leave out one of the two");
   }
-  const bool saves = !options.out_dir.empty() && options.checkpoint_every > 0;
+  const bool saves = !options.out_dir.empty() && options.checkpoint.every > 0;
   if (action == OnSpike::kRollBack && !saves) {
     refuse(
         "a spike can't be answered by going back to a checkpoint where none "
@@ -133,10 +138,10 @@ void check_spikes(const TrainOptions& options) {
 }
 
 void check_verification(const TrainOptions& options) {
-  check_at_least("verify_every", options.verify_every, 0);
-  check_at_least("verify_gradients_every", options.verify_gradients_every, 0);
+  check_at_least("verify_every", options.verify.every, 0);
+  check_at_least("verify_gradients_every", options.verify.gradients_every, 0);
   const bool is_classic = options.strategy == Strategy::kDataParallelClassic;
-  if (!is_classic || options.verify_gradients_every == 0) return;
+  if (!is_classic || options.verify.gradients_every == 0) return;
   refuse("dp-classic runs LibTorch's backward, which computes once",
          "another strategy", "leave out --verify-gradients, or use dp");
 }
@@ -207,15 +212,15 @@ void check_single(const TrainOptions& options) {
                        "--strategy"});
 }
 
-Device device_of_rank(const TrainOptions& options) {
-  const auto local_rank = static_cast<size_t>(options.world.local_rank());
+Device device_of_rank(const TrainOptions& options, const World& world) {
+  const auto local_rank = static_cast<size_t>(world.local_rank());
   if (local_rank < options.devices.size()) return options.devices[local_rank];
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kNoSuchDevice,
-       .what = fmt::format("rank {} has no device", options.world.rank()),
+       .what = fmt::format("rank {} has no device", world.rank()),
        .expected = fmt::format("a device for each of {} of this host",
-                               counted(options.world.local_size(), "rank")),
+                               counted(world.local_size(), "rank")),
        .got = join_names(options.devices),
        .fix = "give --devices as many as there are ranks on this host"});
 }
@@ -238,26 +243,19 @@ size_t output_device_of(const TrainOptions& options) {
                          .got = options.output_device});
 }
 
-// Returns the number called `name`; 0 if it is not there.
-int64_t number_of(const Settings& saved, const char* name) {
+}  // namespace
+
+std::optional<int64_t> saved_number(const Settings& saved, const char* name,
+                                    int64_t most) {
   const auto found = saved.find(name);
-  if (found == saved.end()) return 0;
-  constexpr int64_t kMost = 4096;  // as on the command line
-  const std::string& text = found->second;
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number > 0 &&
-      number <= kMost) {
-    return number;
-  }
+  if (found == saved.end()) return std::nullopt;
+  const auto number = parse_number<int64_t>(found->second);
+  if (number && *number > 0 && *number <= most) return number;
   throw CheckpointError({.code = ErrorCode::kBadOption,
                          .what = fmt::format("'{}' can't be used", name),
-                         .expected = fmt::format("1 to {}", kMost),
-                         .got = text.substr(0, 40)});
+                         .expected = fmt::format("1 to {}", most),
+                         .got = found->second.substr(0, 40)});
 }
-
-}  // namespace
 
 void check_options(const TrainOptions& options) {
   check_at_least("batch_size", options.batch_size, 1);
@@ -265,21 +263,21 @@ void check_options(const TrainOptions& options) {
   check_at_least("max_steps", options.max_steps, 0);
   check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
   check_at_least("shards", options.shards, 0);
-  check_at_least("eval_every", options.eval_every, 0);
-  check_at_least("early_stop", options.early_stop, 0);
+  check_at_least("eval_every", options.evaluation.every, 0);
+  check_at_least("early_stop", options.evaluation.early_stop, 0);
   check_evaluations(options);
   check_zero(options);
   check_communication(options);
   check_spikes(options);
   check_verification(options);
-  check_at_least("eval_batch_size", options.eval_batch_size, 0);
-  check_at_least("checkpoint_every", options.checkpoint_every, 0);
-  check_at_least("snapshot_every", options.snapshot_every, 0);
-  if (options.keep_checkpoints != 0) {
-    check_at_least("keep_checkpoints", options.keep_checkpoints, 2);
+  check_at_least("eval_batch_size", options.evaluation.batch_size, 0);
+  check_at_least("checkpoint_every", options.checkpoint.every, 0);
+  check_at_least("snapshot_every", options.checkpoint.snapshot_every, 0);
+  if (options.checkpoint.keep != 0) {
+    check_at_least("keep_checkpoints", options.checkpoint.keep, 2);
   }
-  check_at_least("log_every", options.log_every, 1);
-  check_at_least("trace_steps", options.trace_steps, 1);
+  check_at_least("log_every", options.log.every, 1);
+  check_at_least("trace_steps", options.log.trace_steps, 1);
   check_not_negative("clip_grad_norm", options.clip_grad_norm);
 }
 
@@ -292,38 +290,41 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
          "a multiple of the ranks", "change --shards");
 }
 
-Plan make_plan(const TrainOptions& options, const Settings& saved) {
+Plan make_plan(const TrainOptions& options, const World& world,
+               const Settings& saved) {
   check_options(options);
   check_devices(options);
   Plan plan;
   plan.devices = options.devices;
   check_single(options);
   if (options.strategy == Strategy::kDistributed) {
-    plan.devices = {device_of_rank(options)};
+    plan.devices = {device_of_rank(options, world)};
   }
   plan.output_device = output_device_of(options);
-  plan.world_size =
-      static_cast<int64_t>(plan.devices.size()) * options.world.size();
+  plan.rank = world.rank();
+  plan.ranks = world.size();
+  plan.world_size = static_cast<int64_t>(plan.devices.size()) * plan.ranks;
   if (options.accumulate > 1) {
     plan.shards = shards_of_accumulation(options, plan.world_size);
   } else {
     const int64_t shards =
-        options.shards > 0 ? options.shards : number_of(saved, "shards");
+        options.shards > 0
+            ? options.shards
+            : saved_number(saved, "shards", kMostSaved).value_or(0);
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
-  check_shards_of_ranks(options.communication, plan.shards,
-                        options.world.size());
+  check_shards_of_ranks(options.communication, plan.shards, world.size());
   plan.intra_op_threads =
       options.intra_op_threads > 0
           ? options.intra_op_threads
-          : static_cast<int>(number_of(saved, "intra_op_threads"));
+          : static_cast<int>(saved_number(saved, "intra_op_threads", kMostSaved)
+                                 .value_or(0));
   if (plan.intra_op_threads == 0) {
     const bool is_cuda = plan.devices.front().is_cuda();
     plan.intra_op_threads =
-        is_cuda
-            ? 1
-            : threads_of_shard(plan.devices, plan.shards, options.world.size(),
-                               options.world.local_size());
+        is_cuda ? 1
+                : threads_of_shard(plan.devices, plan.shards, world.size(),
+                                   world.local_size());
   }
   return plan;
 }

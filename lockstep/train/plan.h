@@ -2,19 +2,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/device/device.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::train {
 
-/// The values that a run's options lead to on this machine.
+/// The values that a run's options lead to on this machine, for this rank.
 struct Plan {
   /// Devices that this rank uses: one for kSingle and kDistributed.
   std::vector<Device> devices;
   /// Index in `devices` of kDataParallelClassic's output device.
   size_t output_device = 0;
+  int rank = 0;
+  int64_t ranks = 1;
   int64_t world_size = 1;  ///< devices in use on all ranks
   int64_t shards = 1;
   /// Threads that compute a shard. The number depends only on the host's cores
@@ -22,6 +28,12 @@ struct Plan {
   /// another gets the same bits as many devices that run them at once.
   int intra_op_threads = 1;
 };
+
+/// Returns the number that the setting `name` of a saved run has; nothing if
+/// there is no such setting. Throws CheckpointError unless it is in 1..most.
+std::optional<int64_t> saved_number(
+    const Settings& saved, const char* name,
+    int64_t most = std::numeric_limits<int64_t>::max());
 
 /// Throws InvalidArgument, which names the option, for a number that is out of
 /// range and for options that can't work together. Checks everything except the
@@ -37,6 +49,7 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
 /// the option, as check_options() does, and also for no devices, fewer shards
 /// than devices, sizes below 1 and ranks without a device. Options that are
 /// left open are taken from the run that is resumed (`saved`).
-Plan make_plan(const TrainOptions& options, const Settings& saved = {});
+Plan make_plan(const TrainOptions& options, const World& world = {},
+               const Settings& saved = {});
 
 }  // namespace lockstep::train

@@ -69,10 +69,9 @@ Ordered times_to_json(const TimeSummary& times) {
 }
 
 Ordered phases_to_json(const PhaseReport& phases) {
-  return {{"scatter", phases.scatter},   {"replicate", phases.replicate},
-          {"forward", phases.forward},   {"gather", phases.gather},
-          {"backward", phases.backward}, {"reduce", phases.reduce},
-          {"update", phases.update}};
+  Ordered object = Ordered::object();
+  for (const Phase& phase : kPhases) object[phase.name] = phases.*phase.seconds;
+  return object;
 }
 
 Ordered devices_to_json(const std::vector<DeviceReport>& devices) {
@@ -143,13 +142,9 @@ void read_times(const json& object, TimeSummary& times) {
 }
 
 void read_phases(const json& object, PhaseReport& phases) {
-  read(object, "scatter", phases.scatter);
-  read(object, "replicate", phases.replicate);
-  read(object, "forward", phases.forward);
-  read(object, "gather", phases.gather);
-  read(object, "backward", phases.backward);
-  read(object, "reduce", phases.reduce);
-  read(object, "update", phases.update);
+  for (const Phase& phase : kPhases) {
+    read(object, phase.name, phases.*phase.seconds);
+  }
 }
 
 void read_device(const json& object, DeviceReport& device) {

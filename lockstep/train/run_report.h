@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,10 +10,10 @@
 
 #include "lockstep/checkpoint/costs.h"
 #include "lockstep/inspect/topology.h"
-#include "lockstep/train/environment.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/rank_trace.h"
-#include "lockstep/train/run_records.h"
+#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/rank_trace.h"
+#include "lockstep/train/report/run_records.h"
 
 namespace lockstep::train {
 
@@ -70,6 +71,21 @@ struct PhaseReport {
   double scatter = 0, replicate = 0, forward = 0, gather = 0, backward = 0,
          reduce = 0, update = 0;
 };
+
+/// A phase of a step, with its name in reports.
+struct Phase {
+  const char* name;
+  double PhaseReport::*seconds;
+};
+inline constexpr std::array<Phase, 7> kPhases{{
+    {"scatter", &PhaseReport::scatter},
+    {"replicate", &PhaseReport::replicate},
+    {"forward", &PhaseReport::forward},
+    {"gather", &PhaseReport::gather},
+    {"backward", &PhaseReport::backward},
+    {"reduce", &PhaseReport::reduce},
+    {"update", &PhaseReport::update},
+}};
 
 /// The checks of the first step, as named by lockstep::to_string(StepCheck).
 struct FirstStepReport {

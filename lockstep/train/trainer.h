@@ -1,25 +1,29 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <c10/util/Type.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 #include <torch/script.h>
 #include <torch/types.h>
 
+#include "lockstep/parallel/module/script_scope.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/train/dataset_source.h"
 #include "lockstep/train/in_order.h"
-#include "lockstep/train/module_kind.h"
 #include "lockstep/train/run_training.h"
 #include "lockstep/train/task.h"
 
@@ -63,6 +67,63 @@ template <class T>
 concept PointerToOptimizer =
     std::convertible_to<T, std::unique_ptr<torch::optim::Optimizer>> ||
     std::convertible_to<T, std::unique_ptr<optim::Optimizer>>;
+
+/// A module of type `M`. Its forward() determines its arguments and output.
+template <class M>
+struct ModuleKind {
+  using Make = std::function<std::shared_ptr<M>()>;
+
+  /// The type of the output. `Argument` is the type that a loss takes.
+  template <class Argument>
+  using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
+  static constexpr size_t kArguments =
+      std::tuple_size_v<lockstep::detail::ForwardArguments<M>>;
+
+  /// Returns true if clone() copies `module`. A class that derives from one
+  /// that is Cloneable has the clone() of its base class.
+  static bool is_cloned(const M& module) {
+    return std::is_base_of_v<torch::nn::Cloneable<M>, M> &&
+           typeid(module) == typeid(M);
+  }
+  static Make replicator(const std::shared_ptr<M>& module, const Make& make) {
+    return is_cloned(*module) ? lockstep::detail::cloner_of(module) : make;
+  }
+  static Engine::Module engine_module(const std::shared_ptr<M>& module,
+                                      const Make& make) {
+    return lockstep::engine_module<M>(module, replicator(module, make));
+  }
+  /// Scope of what a step calls of a module. Nothing to do for this kind.
+  struct StepScope {};
+
+  static ModuleHandle handle(const std::shared_ptr<M>& module) {
+    return lockstep::detail::typed_handle(module);
+  }
+};
+
+/// A TorchScript module. Its arguments and output are known only at run time.
+template <>
+struct ModuleKind<torch::jit::Module> {
+  using Module = torch::jit::Module;
+  using Make = std::function<std::shared_ptr<Module>()>;
+
+  template <class Argument>
+  using Output = Argument;
+  /// 0: as many arguments as a sample has inputs.
+  static constexpr size_t kArguments = 0;
+
+  static Make replicator(const std::shared_ptr<Module>& module, const Make&) {
+    return [module] { return std::make_shared<Module>(clone_module(*module)); };
+  }
+  static Engine::Module engine_module(const std::shared_ptr<Module>& module,
+                                      const Make&) {
+    return lockstep::engine_module(*module);
+  }
+  using StepScope = ScriptScope;
+
+  static ModuleHandle handle(const std::shared_ptr<Module>& module) {
+    return handle_of(*module);
+  }
+};
 
 /// Packs the result of a step function as the output of a module.
 c10::IValue pack_values(const LossAndMetrics& values);
@@ -248,10 +309,9 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// Trains. Every rank of options.world calls it. See run_training().
-  RunReport fit(const TrainOptions& options,
-                const std::function<int()>& stop = {}) {
-    return run_training(*this, options, stop);
+  /// Trains. Every rank of context.world calls it. See run_training().
+  RunReport fit(const TrainOptions& options, const RunContext& context = {}) {
+    return run_training(*this, options, context);
   }
   /// Returns the module that was trained last; null before training.
   std::shared_ptr<M> module() const { return module_; }

@@ -76,6 +76,29 @@ TEST(ExitCodes, OfADistributedDataParallelLoopAreNoBadUsage) {
   EXPECT_EQ(ended.code, kExitDone) << ended.err;
 }
 
+TEST(EmbeddedProgram, HasTheDefaultsOfItsAuthor) {
+  const TemporaryFolder folder;
+  const auto report_of = [&](const std::string& strategy, Words words) {
+    const std::string path = folder.path("run.json");
+    words.insert(words.end(), {"--max-steps", "2", "--report", path});
+    const Outcome outcome = embedded("STRATEGY=" + strategy, words);
+    EXPECT_EQ(outcome.code, kExitDone) << outcome.text;
+    return nlohmann::json::parse(content_of(path));
+  };
+  for (const std::string strategy : {"dp", "dp-classic", "ddp"}) {
+    const auto report = report_of(strategy, {});
+    EXPECT_EQ(report.at("strategy"), strategy);
+    EXPECT_EQ(report.at("world_size"), 2) << strategy;
+    EXPECT_EQ(report.at("precision"), "bf16") << strategy;
+    EXPECT_EQ(report.at("test").at("samples"), 0) << strategy;
+  }
+  const auto report = report_of("dp", {"--strategy", "single", "--devices",
+                                       "cpu:1", "--precision", "fp32"});
+  EXPECT_EQ(report.at("strategy"), "single");
+  EXPECT_EQ(report.at("world_size"), 1);
+  EXPECT_EQ(report.at("precision"), "fp32");
+}
+
 TEST(EmbeddedProgram, MeansTheSameInEveryLocale) {
   const TemporaryFolder folder;
   write_text(folder.path("options.json"), R"({"spike-sigma": 1.5})");

@@ -61,14 +61,15 @@ class TextRuns : public testing::Test {
     options.seed = 3;
     options.precision = precision;
     options.clip_grad_norm = 1;
-    options.drop_last = true;
-    options.progress = false;
+    options.loader.drop_last = true;
+    options.log.progress = false;
     return options;
   }
 
-  RunReport train(const TrainOptions& options) const {
+  RunReport train(const TrainOptions& options,
+                  const train::RunContext& context = {}) const {
     TextTask task(text());
-    return train::run_training(task, options);
+    return train::run_training(task, options, context);
   }
 
   /// Trains with ranks that are threads.
@@ -78,9 +79,7 @@ class TextRuns : public testing::Test {
     options.accumulate = 4 / ranks;
     options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
     return train::report_of_ranks(ranks, backend, [&](const World& world) {
-      TrainOptions of_rank = options;
-      of_rank.world = world;
-      return train(of_rank);
+      return train(options, {.world = world});
     });
   }
 
@@ -118,9 +117,9 @@ TEST_P(TextPrecisions, GoOnToTheSameBits) {
   TrainOptions options = run(GetParam());
   const std::string expected = train(options).parameter_sha256;
   options.out_dir = folder_.path("run");
-  options.checkpoint_every = 5;
+  options.checkpoint.every = 5;
   train(options);
-  options.resume = folder_.path("run") + "/step-00000010";
+  options.checkpoint.resume = folder_.path("run") + "/step-00000010";
   options.out_dir = folder_.path("other");
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
@@ -158,15 +157,15 @@ TEST_P(TextZero, GoesOnAtAnotherStage) {
   const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
   TrainOptions options = run_at(ZeroStage::kGradients);
   options.out_dir = folder_.path("two");
-  options.checkpoint_every = 2;
+  options.checkpoint.every = 2;
   train_on_ranks(options, 2, "gloo");
   options = run_at(ZeroStage::kOptimizerState);
-  options.resume = folder_.path("two") + "/step-00000002";
+  options.checkpoint.resume = folder_.path("two") + "/step-00000002";
   options.out_dir = folder_.path("four");
-  options.checkpoint_every = 2;
+  options.checkpoint.every = 2;
   EXPECT_EQ(train_on_ranks(options, 4, "gloo").parameter_sha256, expected);
   options = run_at(ZeroStage::kNone);
-  options.resume = folder_.path("four") + "/step-00000004";
+  options.checkpoint.resume = folder_.path("four") + "/step-00000004";
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
 

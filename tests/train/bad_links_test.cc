@@ -53,7 +53,7 @@ TEST_P(BadLinkRuns, HaveTheSameBitsByTheSafeWay) {
 // As in the story of GPUs without NVLink: the loss grows to NaN.
 TEST_P(BadLinkRuns, GoWrongWithoutTheCheckAndTheCauseIsNamed) {
   ImageTraining options = run_on_slices();
-  options.bad_links = BadLinks::kIgnore;
+  options.verify.bad_links = BadLinks::kIgnore;
   // Weights and gradients, and no inputs.
   inject_link_faults("corrupt:cpu:0>cpu:1@16384;corrupt:cpu:1>cpu:0@16384");
   options.model.width = 256;
@@ -71,7 +71,7 @@ TEST_P(BadLinkRuns, GoWrongWithoutTheCheckAndTheCauseIsNamed) {
 
 TEST_P(BadLinkRuns, EndBeforeTheFirstStepIfToldSo) {
   ImageTraining options = run_on_slices();
-  options.bad_links = BadLinks::kStop;
+  options.verify.bad_links = BadLinks::kStop;
   inject_link_faults("drop:cpu:0>cpu:1");
   try {
     run_training(options);

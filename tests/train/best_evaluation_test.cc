@@ -109,10 +109,10 @@ TrainOptions options_in(const std::string& out_dir) {
   options.shards = 2;
   options.intra_op_threads = 1;
   options.epochs = 10;
-  options.eval_every = 5;
-  options.save_best = "loss";
+  options.evaluation.every = 5;
+  options.checkpoint.save_best = "loss";
   options.out_dir = out_dir;
-  options.progress = false;
+  options.log.progress = false;
   return options;
 }
 
@@ -136,7 +136,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2}) {
     TrainOptions options = options_in(folder.path(std::to_string(ranks)));
-    options.early_stop = 2;
+    options.evaluation.early_stop = 2;
     RunReport report;
     if (ranks == 1) {
       report = line_trainer(0).fit(options);
@@ -149,9 +149,8 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
       spawn(
           2,
           [&](World world) {
-            TrainOptions of_rank = options;
-            of_rank.world = world;
-            const RunReport reported = line_trainer(0).fit(of_rank);
+            const RunReport reported =
+                line_trainer(0).fit(options, {.world = world});
             const std::lock_guard lock(mutex);
             EXPECT_EQ(reported.steps, 16);
             if (world.rank() == 0) report = reported;
@@ -169,7 +168,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
 TEST(SaveBest, NeedsEvaluations) {
   const TemporaryFolder folder;
   TrainOptions options = options_in(folder.path("run"));
-  options.evaluate = false;
+  options.evaluation.enabled = false;
   EXPECT_EQ(error_code_of([&] { line_trainer(0.1).fit(options); }),
             ErrorCode::kBadOption);
 }
@@ -177,8 +176,8 @@ TEST(SaveBest, NeedsEvaluations) {
 TEST(CheckpointEachEpoch, SavesAtItsEnd) {
   const TemporaryFolder folder;
   TrainOptions options = options_in(folder.path("run"));
-  options.checkpoint_each_epoch = true;
-  options.keep_checkpoints = 100;
+  options.checkpoint.each_epoch = true;
+  options.checkpoint.keep = 100;
   options.epochs = 3;
   line_trainer(0.1).fit(options);
   for (const char* step : {"05", "10", "15"}) {

@@ -20,7 +20,7 @@ ImageTraining run_with(const CommunicationOptions& communication) {
   options.batch_size = 20;
   options.epochs = 0;
   options.max_steps = kSteps;
-  options.drop_last = true;
+  options.loader.drop_last = true;
   options.optimizer.momentum = 0;
   options.communication = communication;
   return options;
@@ -70,14 +70,14 @@ TEST(Communication, OfLocalStepsGoesOnWithTheSameBits) {
   const TemporaryFolder folder;
   ImageTraining options = run_with(local(2, OuterOptimizer::kNesterov));
   options.optimizer.momentum = 0.9;
-  options.checkpoint_every = 4;
+  options.checkpoint.every = 4;
   options.out_dir = folder.path("whole");
   const std::string expected = trained(options).parameter_sha256;
-  options.resume = folder.path("whole") + "/step-00000004";
+  options.checkpoint.resume = folder.path("whole") + "/step-00000004";
   options.out_dir = folder.path("rest");
   EXPECT_EQ(trained(options).parameter_sha256, expected);
   // Each rank's momentum is its own.
-  options.resume = folder.path("whole") + "/step-00000004";
+  options.checkpoint.resume = folder.path("whole") + "/step-00000004";
   EXPECT_EQ(error_code_of([&] { distributed(options, 4, "gloo"); }),
             ErrorCode::kResumeConflict);
 }
@@ -86,13 +86,13 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
   const TemporaryFolder folder;
   ImageTraining options =
       run_with({.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
-  options.checkpoint_every = 1;
-  options.keep_checkpoints = 10;
+  options.checkpoint.every = 1;
+  options.checkpoint.keep = 10;
   options.out_dir = folder.path("whole");
   const std::string expected = trained(options).parameter_sha256;
   // In the first two steps all is sent; the third one takes what was drawn.
   for (const int step : {1, 2, 3, 6}) {
-    options.resume =
+    options.checkpoint.resume =
         folder.path("whole") + "/step-0000000" + std::to_string(step);
     options.out_dir = folder.path("rest-" + std::to_string(step));
     EXPECT_EQ(trained(options).parameter_sha256, expected) << step;
@@ -103,7 +103,7 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
   EXPECT_NE(distributed(options, 4, "gloo").parameter_sha256, expected);
   // And a run that sends all has nothing to load.
   options.communication.compression = GradCompression::kNone;
-  options.allow_changes = true;
+  options.checkpoint.allow_changes = true;
   options.out_dir = folder.path("all");
   EXPECT_EQ(trained(options).steps, kSteps);
 }
@@ -116,17 +116,17 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBitsOverSharedMemory) {
         {.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
     options.optimizer.momentum = 0.9;
     if (is_adamw) options.optimizer.optimizer = tasks::OptimizerKind::kAdamW;
-    options.checkpoint_every = 4;
+    options.checkpoint.every = 4;
     options.out_dir = folder.path("whole");
     const RunReport whole = distributed(options, kRanks, "shm");
-    options.resume = folder.path("whole") + "/step-00000004";
+    options.checkpoint.resume = folder.path("whole") + "/step-00000004";
     options.out_dir = folder.path("rest");
     EXPECT_EQ(distributed(options, kRanks, "shm").parameter_sha256,
               whole.parameter_sha256);
     // As between hosts.
-    options.resume.clear();
+    options.checkpoint.resume.clear();
     options.out_dir.clear();
-    options.checkpoint_every = 0;
+    options.checkpoint.every = 0;
     const RunReport gloo = distributed(options, kRanks, "gloo");
     ASSERT_EQ(whole.losses.size(), gloo.losses.size());
     for (size_t i = 0; i < gloo.losses.size(); ++i) {
@@ -156,10 +156,11 @@ TEST(Communication, RefusesWhatHasNoMeaning) {
             }),
             ErrorCode::kBadOption);
   EXPECT_EQ(
-      code_with([](ImageTraining& options) { options.checkpoint_every = 6; }),
+      code_with([](ImageTraining& options) { options.checkpoint.every = 6; }),
       ErrorCode::kBadOption);
-  EXPECT_EQ(code_with([](ImageTraining& options) { options.eval_every = 2; }),
-            ErrorCode::kBadOption);
+  EXPECT_EQ(
+      code_with([](ImageTraining& options) { options.evaluation.every = 2; }),
+      ErrorCode::kBadOption);
   EXPECT_EQ(code_with([](ImageTraining& options) {
               options.zero = ZeroStage::kOptimizerState;
             }),

@@ -51,7 +51,7 @@ struct Seekable : Stream {
 };
 
 /// As torch::data has them.
-struct Stateful : torch::data::datasets::StatefulDataset<Stateful> {
+struct StatefulStream : torch::data::datasets::StatefulDataset<StatefulStream> {
   std::optional<std::vector<torch::data::Example<>>> get_batch(
       size_t count) override {
     std::vector<torch::data::Example<>> batch;
@@ -90,33 +90,34 @@ TrainOptions run_options(const std::string& out_dir = "") {
   options.shards = 2;
   options.intra_op_threads = 1;
   options.epochs = 3;
-  options.loader_workers = 3;
+  options.loader.workers = 3;
   options.out_dir = out_dir;
-  options.progress = false;
+  options.log.progress = false;
   return options;
 }
 
 std::string digest_of_indexed() {
   TrainOptions options = run_options();
-  options.shuffle = false;
+  options.loader.shuffle = false;
   return line_trainer(std::make_shared<Indexed>())
       .fit(options)
       .parameter_sha256;
 }
 
 template <class D>
-std::string digest_of_stream(const TrainOptions& options) {
+std::string digest_of_stream(const TrainOptions& options,
+                             const RunContext& context = {}) {
   return line_trainer(in_order(std::make_shared<D>(), kSamples))
-      .fit(options)
+      .fit(options, context)
       .parameter_sha256;
 }
 
 TEST(InOrder, GivesTheSamplesInTheirOrder) {
   const std::string expected = digest_of_indexed();
   EXPECT_EQ(digest_of_stream<Stream>(run_options()), expected);
-  EXPECT_EQ(digest_of_stream<Stateful>(run_options()), expected);
+  EXPECT_EQ(digest_of_stream<StatefulStream>(run_options()), expected);
   TrainOptions without_threads = run_options();
-  without_threads.loader_workers = 0;
+  without_threads.loader.workers = 0;
   EXPECT_EQ(digest_of_stream<Stream>(without_threads), expected);
 }
 
@@ -131,8 +132,8 @@ TEST(InOrder, GivesEachRankItsPart) {
         TrainOptions options = run_options();
         options.strategy = Strategy::kDistributed;
         options.devices.resize(2, options.devices[0]);
-        options.world = world;
-        const std::string digest = digest_of_stream<Stateful>(options);
+        const std::string digest =
+            digest_of_stream<StatefulStream>(options, {.world = world});
         const std::lock_guard lock(mutex);
         EXPECT_EQ(digest, expected);
       },
@@ -146,7 +147,7 @@ TEST(InOrder, GoesOnWithinAnEpoch) {
   first.max_steps = 7;  // of 5 an epoch
   digest_of_stream<Stream>(first);
   TrainOptions second = run_options(folder.path("run"));
-  second.resume = "auto";
+  second.checkpoint.resume = "auto";
   auto stream = std::make_shared<Seekable>();
   EXPECT_EQ(
       line_trainer(in_order(stream, kSamples)).fit(second).parameter_sha256,

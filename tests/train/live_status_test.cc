@@ -1,4 +1,4 @@
-#include "lockstep/train/live_status.h"
+#include "lockstep/train/record/live_status.h"
 
 #include <filesystem>
 
@@ -37,7 +37,7 @@ TEST(LiveStatuses, AreNotWrittenWhereNobodyWantsThem) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.out_dir = folder.path("out");
-  options.live_status = false;
+  options.log.live_status = false;
   run_training(options);
   EXPECT_FALSE(std::filesystem::exists(folder.path("out") + "/live"));
 }
@@ -48,11 +48,13 @@ TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   options.out_dir = folder.path("out");
   RunReport report;
   report.model = "mlp";
-  LiveStatus live(options, report, 100'000);
+  LiveStatus live(options, World(), report, 100'000,
+                  [] { return std::vector<DeviceUse>(); });
   for (int64_t step = 1; step <= 100'000; ++step) {
-    live.add_step(step, 0, 0.001, static_cast<double>(step));
+    live.after_step({.step = step, .step_s = 0.001},
+                    {{"loss", static_cast<double>(step)}});
   }
-  live.tell({});
+  live.publish();
   const auto status =
       monitor::read_statuses(folder.path("out") + "/live").at(0);
   EXPECT_LT(status.losses.size(), 600u);

@@ -1,4 +1,4 @@
-#include "lockstep/train/loss_scaler.h"
+#include "lockstep/train/state/loss_scaler.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/outer_step.h"
+#include "lockstep/train/state/outer_step.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
@@ -50,7 +50,6 @@ Tensor after_steps(const CommunicationOptions& options, bool reloads = false) {
           }
           outer = std::make_unique<OuterStep>(world, module, options);
           outer->load_state(state);
-          outer->restart();
         }
         TORCH_CHECK(statistic[0].item<double>() == 1, "rank 0's");
         const auto of_ranks = world.all_gather(weight.detach()).result();

@@ -102,7 +102,7 @@ TrainOptions small() {
   options.intra_op_threads = 1;
   options.epochs = 5;
   options.seed = 5;
-  options.progress = false;
+  options.log.progress = false;
   return options;
 }
 
@@ -114,9 +114,7 @@ RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
   return report_of_ranks(ranks, backend, [&](const World& world) {
-    TrainOptions own = options;
-    own.world = world;
-    return run_training(*make(), own);
+    return run_training(*make(), options, {.world = world});
   });
 }
 
@@ -313,11 +311,11 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
     TrainOptions options = small();
     options.out_dir = folder / "run";
     int polled = 0;
-    const RunReport stopped =
-        run_training(*make(), options, [&] { return ++polled == 13 ? 2 : 0; });
+    const RunReport stopped = run_training(
+        *make(), options, {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
     EXPECT_TRUE(stopped.interrupted);
     EXPECT_EQ(stopped.steps, 13);
-    options.resume = "auto";
+    options.checkpoint.resume = "auto";
     const RunReport resumed = on_ranks(make, options, 2, "shm");
     EXPECT_EQ(resumed.first_step, 13);
     EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
@@ -365,7 +363,7 @@ Trainer<CurveImpl> stopping_trainer(std::shared_ptr<EarlyStop> early_stop) {
 
 TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   TrainOptions options = small();
-  options.eval_every = 2;
+  options.evaluation.every = 2;
   const auto early_stop = std::make_shared<EarlyStop>();
   const RunReport report = stopping_trainer(early_stop).fit(options);
   // After 6 steps the loss is at its best, after 8, 10 and 12 it is not better;
@@ -382,20 +380,43 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
         stopping_trainer(std::make_shared<EarlyStop>()));
   };
   expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
-  options.eval_every = 0;
+  options.evaluation.every = 0;
   options.max_steps = 13;
   expect_same(run_training(*make(), options), report, "without evaluations");
+}
+
+/// Adds up what a run tells of its steps.
+struct Accounts : Callback {
+  void before_batch(const RunState&) override { ++batches; }
+  void after_step(const RunState& at, const Metrics&) override {
+    ++steps;
+    samples += at.samples;
+    seconds += at.step_s;
+  }
+  int64_t batches = 0, steps = 0, samples = 0;
+  double seconds = 0;
+};
+
+TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {
+  const auto accounts = std::make_shared<Accounts>();
+  const RunReport report = curve_trainer().callback(accounts).fit(small());
+  EXPECT_EQ(accounts->steps, report.steps);
+  EXPECT_GE(accounts->batches, report.steps);
+  EXPECT_EQ(accounts->samples, 5 * 50);
+  EXPECT_NEAR(accounts->seconds,
+              report.step_time_s.mean * static_cast<double>(report.steps),
+              1e-6);
 }
 
 TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   const TemporaryFolder folder;
   TrainOptions options = small();
-  options.eval_every = 2;
+  options.evaluation.every = 2;
   options.out_dir = folder / "run";
   options.max_steps = 10;
   stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
   options.max_steps = 0;
-  options.resume = "auto";
+  options.checkpoint.resume = "auto";
   const Make make = [] {
     return std::make_unique<Trainer<CurveImpl>>(
         stopping_trainer(std::make_shared<EarlyStop>()));
@@ -407,7 +428,7 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());
   TrainOptions options = small();
-  options.drop_last = true;
+  options.loader.drop_last = true;
   const RunReport expected = run_training(*make(), options);
   options.shards = 0;
   options.accumulate = 4;
@@ -502,7 +523,7 @@ TEST(OwnTrainer, TrainsTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluate = false;
+  options.evaluation.enabled = false;
   const RunReport report = expect_one_result(copies_of(trainer), options);
   EXPECT_LT(report.losses.back(), report.losses.front());
 }
@@ -517,7 +538,7 @@ TEST(OwnTrainer, TakesStepsWithTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluate = false;
+  options.evaluation.enabled = false;
   expect_one_result(copies_of(trainer), options);
 }
 
@@ -533,7 +554,7 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
   options.strategy = Strategy::kDataParallelClassic;
   options.devices = devices("cpu:2");
   options.shards = 0;
-  options.evaluate = false;
+  options.evaluation.enabled = false;
   for (const size_t at : {size_t{0}, size_t{1}}) {
     options.output_device = options.devices[at].name();
     const RunReport report = trainer.fit(options);

@@ -73,14 +73,14 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
   refuses([](auto& o) { o.batch_size = 0; }, "batch_size");
   refuses([](auto& o) { o.epochs = 0; }, "epochs");
   refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
-  refuses([](auto& o) { o.keep_checkpoints = 1; }, "keep_checkpoints");
+  refuses([](auto& o) { o.checkpoint.keep = 1; }, "keep_checkpoints");
   refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
-  refuses([](auto& o) { o.verify_gradients_every = -1; },
+  refuses([](auto& o) { o.verify.gradients_every = -1; },
           "verify_gradients_every");
   refuses(
       [](auto& o) {
         o.strategy = Strategy::kDataParallelClassic;
-        o.verify_gradients_every = 1;
+        o.verify.gradients_every = 1;
       },
       "dp-classic");
   refuses([](auto& o) { o.devices.clear(); }, "device",

@@ -1,4 +1,4 @@
-#include "lockstep/train/progress.h"
+#include "lockstep/train/record/progress.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -4,9 +4,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/train/environment.h"
-#include "lockstep/train/memory_recorder.h"
-#include "lockstep/train/thinned_series.h"
+#include "lockstep/train/record/memory_recorder.h"
+#include "lockstep/train/record/thinned_series.h"
+#include "lockstep/train/report/environment.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"
 

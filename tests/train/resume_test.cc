@@ -1,5 +1,5 @@
 // A run that is stopped and goes on ends with the bits of one that was not.
-#include "lockstep/train/resume.h"
+#include "lockstep/train/state/resume.h"
 
 #include <csignal>
 #include <filesystem>
@@ -63,7 +63,7 @@ TEST_P(Resumed, EndsWithTheBitsOfTheUninterruptedRun) {
         run_on(GetParam().first, options, after(GetParam().stop_after));
     EXPECT_TRUE(stopped.interrupted);
     ASSERT_EQ(stopped.steps, GetParam().stop_after);
-    options.resume = "auto";
+    options.checkpoint.resume = "auto";
     const RunReport resumed = run_on(GetParam().second, options);
     EXPECT_EQ(resumed.resumed_from, stopped.last_checkpoint);
     EXPECT_EQ(resumed.first_step, GetParam().stop_after);
@@ -99,7 +99,7 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
   options.max_steps = 2;
   options.out_dir = folder.path("run");
   const RunReport whole = run_on("shm 2", options);
-  options.resume = "auto";
+  options.checkpoint.resume = "auto";
   for (const char* what : {"single", "shm 2", "gloo 2"}) {
     const RunReport again = run_on(what, options);
     EXPECT_EQ(again.parameter_sha256, whole.parameter_sha256);
@@ -114,7 +114,7 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
 TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.resume = "auto";
+  options.checkpoint.resume = "auto";
   options.out_dir = folder.path("run");
   const RunReport report = run_training(options);
   EXPECT_EQ(report.resumed_from, "");
@@ -128,7 +128,7 @@ TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
   const RunReport whole = run_training(options);
   options.out_dir = folder.path("run");
   run_training(options, after(3));
-  options.resume = "auto";
+  options.checkpoint.resume = "auto";
   options.shards = 0;
   options.intra_op_threads = 0;
   const RunReport resumed = run_on("shm 2", options);
@@ -141,9 +141,9 @@ class ResumeOfAStoppedRun : public testing::Test {
  protected:
   ResumeOfAStoppedRun() {
     options_.out_dir = folder_.path("run");
-    options_.checkpoint_every = 2;
+    options_.checkpoint.every = 2;
     stopped_ = run_training(options_, after(4));
-    options_.resume = "auto";
+    options_.checkpoint.resume = "auto";
   }
   std::string refusal(const std::function<void(ImageTraining&)>& change) const {
     ImageTraining changed = options_;
@@ -221,7 +221,7 @@ TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
 
 TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
   options_.optimizer.lr = 0.5;
-  options_.allow_changes = true;
+  options_.checkpoint.allow_changes = true;
   const LogCapture log;
   EXPECT_EQ(run_training(options_).first_step, 4);
   EXPECT_PRED2(contains, log.text(), "lr: 0.01 in the checkpoint, 0.5 now");
@@ -232,7 +232,7 @@ TEST_F(ResumeOfAStoppedRun, SaysWhichSignalItWas) {
 }
 
 TEST_F(ResumeOfAStoppedRun, ElsewhereHasNoCheckpointOfItsOwn) {
-  options_.resume = stopped_.last_checkpoint;
+  options_.checkpoint.resume = stopped_.last_checkpoint;
   options_.out_dir = "";
   const RunReport report = run_training(options_, after(1));
   EXPECT_EQ(report.resumed_from, stopped_.last_checkpoint);
@@ -249,7 +249,7 @@ TEST(Resume, OfALongerRunHasTheEpochsLine) {
   options.max_steps = 6;
   run_training(options);
   options.max_steps = 0;
-  options.resume = "auto";
+  options.checkpoint.resume = "auto";
   const RunReport resumed = run_training(options);
   EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
   EXPECT_EQ(resumed.epochs.back().train.at("loss"),
@@ -267,18 +267,19 @@ TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
 }
 
 TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
-  expect_problem(refusal([](auto& options) { options.resume = ""; }),
+  expect_problem(refusal([](auto& options) { options.checkpoint.resume = ""; }),
                  ErrorCode::kResumeConflict,
                  {options_.out_dir, stopped_.last_checkpoint});
   const std::string first = folder_.path("run/step-00000002");
-  expect_problem(refusal([&](auto& options) { options.resume = first; }),
-                 ErrorCode::kResumeConflict, {first, stopped_.last_checkpoint});
+  expect_problem(
+      refusal([&](auto& options) { options.checkpoint.resume = first; }),
+      ErrorCode::kResumeConflict, {first, stopped_.last_checkpoint});
   ImageTraining elsewhere = options_;
-  elsewhere.resume = first;
+  elsewhere.checkpoint.resume = first;
   elsewhere.out_dir = folder_.path("other");
   EXPECT_EQ(run_training(elsewhere).first_step, 2);
   expect_problem(refusal([&](auto& options) {
-                   options.resume = first;
+                   options.checkpoint.resume = first;
                    options.out_dir = folder_.path("other");
                  }),
                  ErrorCode::kResumeConflict, {first, folder_.path("other")});
@@ -290,7 +291,7 @@ TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
   const std::string own =
       save_checkpoint(folder_.path("own"), *model, *optimizer, {.step = 1});
   expect_problem(refusal([&](auto& options) {
-                   options.resume = own;
+                   options.checkpoint.resume = own;
                    options.out_dir = "";
                  }),
                  ErrorCode::kCheckpointDamaged, {own});
@@ -307,7 +308,7 @@ TEST(Resume, ReadsWhatRanksWroteInParts) {
     EXPECT_TRUE(fs::exists(stopped.last_checkpoint + "/" + name)) << name;
   }
   fs::remove(stopped.last_checkpoint + "/optimizer-00002-of-00002.safetensors");
-  options.resume = stopped.last_checkpoint;
+  options.checkpoint.resume = stopped.last_checkpoint;
   options.out_dir = "";
   EXPECT_PRED2(contains,
                error_of<CheckpointError>([&] { run_training(options); }),
@@ -318,7 +319,7 @@ TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.out_dir = folder.path("run");
-  options.checkpoint_every = 3;
+  options.checkpoint.every = 3;
   // Blocks the checkpoint of the first of steps 3, 6 and 8.
   fs::create_directory(options.out_dir);
   write_text(options.out_dir + "/step-00000003", "a file");

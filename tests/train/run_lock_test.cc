@@ -1,5 +1,5 @@
 // Two runs never write to the same folder.
-#include "lockstep/train/run_lock.h"
+#include "lockstep/train/run/run_lock.h"
 
 #include <csignal>
 #include <filesystem>
@@ -97,7 +97,7 @@ TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
     std::optional<ErrorCode> code;
     const Stop try_second = [&] {
       ImageTraining second = options;
-      second.resume = "auto";
+      second.checkpoint.resume = "auto";
       if (!code) code = error_code_of([&] { run_training(second); });
       return 0;
     };

@@ -1,4 +1,4 @@
-#include "lockstep/train/run_log.h"
+#include "lockstep/train/record/run_log.h"
 
 #include <gtest/gtest.h>
 

@@ -12,14 +12,17 @@
 // Runs of an instant, for tests of the trainer.
 namespace lockstep::train {
 
-/// The options of a run that trains a classifier of images.
-struct ImageTraining : TrainOptions, tasks::ImageOptions {};
+/// The options of a run that trains a classifier of images, and its ranks.
+struct ImageTraining : TrainOptions, tasks::ImageOptions {
+  World world;
+};
 
 using Stop = std::function<int()>;
 
 inline RunReport run_training(const ImageTraining& options,
                               const Stop& stop = {}) {
-  return tasks::train_images({.train = options, .images = options}, stop);
+  return tasks::train_images({.train = options, .images = options},
+                             {.world = options.world, .stop = stop});
 }
 
 /// A small mlp on a few synthetic images: 2 epochs of 4 batches of 30, of
@@ -34,8 +37,8 @@ inline ImageTraining sharded_run() {
   options.seed = 3;
   options.shards = 4;
   options.intra_op_threads = 1;
-  options.progress = false;
-  options.evaluate = true;
+  options.log.progress = false;
+  options.evaluation.enabled = true;
   options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
   return options;
 }

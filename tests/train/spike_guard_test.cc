@@ -1,4 +1,4 @@
-#include "lockstep/train/spike_guard.h"
+#include "lockstep/train/state/spike_guard.h"
 
 #include <cmath>
 #include <map>
@@ -97,11 +97,11 @@ TrainOptions options_of(OnSpike action, const std::string& out_dir) {
   options.batch_size = kBatch;
   options.shards = 2;
   options.intra_op_threads = 1;
-  options.shuffle = false;
+  options.loader.shuffle = false;
   options.spikes = {.action = action, .sigma = 6, .window = 8};
   options.out_dir = out_dir;
-  options.checkpoint_every = kSaved;
-  options.progress = false;
+  options.checkpoint.every = kSaved;
+  options.log.progress = false;
   return options;
 }
 
@@ -110,8 +110,7 @@ RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
     TrainOptions of_rank = options;
     of_rank.strategy = Strategy::kDistributed;
     of_rank.devices.resize(2, options.devices[0]);
-    of_rank.world = world;
-    return net_trainer().fit(of_rank);
+    return net_trainer().fit(of_rank, {.world = world});
   });
 }
 
@@ -196,7 +195,7 @@ TEST_P(Spikes, AreToldAfterAStop) {
   first.max_steps = kSpike - 1;
   net_trainer().fit(first);
   TrainOptions second = options_of(GetParam(), folder.path("run"));
-  second.resume = "auto";
+  second.checkpoint.resume = "auto";
   const RunReport report = net_trainer().fit(second);
   EXPECT_EQ(report.skipped_steps, 1);
   EXPECT_EQ(report.parameter_sha256, net_trainer().fit(whole).parameter_sha256);
@@ -211,7 +210,7 @@ TEST(SpikeOptions, NeedWhatFits) {
   EXPECT_EQ(code_of(no_folder), ErrorCode::kBadOption);
   TrainOptions no_checkpoints =
       options_of(OnSpike::kRollBack, folder.path("run"));
-  no_checkpoints.checkpoint_every = 0;
+  no_checkpoints.checkpoint.every = 0;
   EXPECT_EQ(code_of(no_checkpoints), ErrorCode::kBadOption);
   TrainOptions no_sigma = options_of(OnSpike::kSkip, "");
   no_sigma.spikes.sigma = 0;

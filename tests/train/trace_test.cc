@@ -5,9 +5,9 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/rank_trace.h"
+#include "lockstep/train/record/trace_recorder.h"
+#include "lockstep/train/report/rank_trace.h"
 #include "lockstep/train/run_training.h"
-#include "lockstep/train/step_recorder.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"
@@ -24,11 +24,11 @@ ImageTraining small_run(const std::string& trace) {
   options.optimizer.lr = 0.01;
   options.shards = 4;
   options.intra_op_threads = 1;
-  options.progress = false;
-  options.evaluate = false;
+  options.log.progress = false;
+  options.evaluation.enabled = false;
   options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.trace = trace;
-  options.trace_steps = 3;
+  options.log.trace = trace;
+  options.log.trace_steps = 3;
   return options;
 }
 
@@ -110,10 +110,10 @@ TEST_F(Trace, LeavesOutTheFirstStepUnlessThereIsNoOther) {
   ImageTraining options = small_run(folder.path("trace.json"));
   options.max_steps = 1;
   run_training(options);
-  EXPECT_PRED2(contains, read_strictly(options.trace), "steps 0-0");
+  EXPECT_PRED2(contains, read_strictly(options.log.trace), "steps 0-0");
   options.max_steps = 3;
   run_training(options);
-  const std::string found = read_strictly(options.trace);
+  const std::string found = read_strictly(options.log.trace);
   EXPECT_PRED2(contains, found, "steps 1-2");
   EXPECT_PRED2(contains, found, "data x2");
 }

@@ -24,8 +24,8 @@ ImageTraining small_run() {
   options.max_steps = 6;
   options.optimizer.lr = 0.01;
   options.seed = 3;
-  options.progress = false;
-  options.evaluate = false;
+  options.log.progress = false;
+  options.evaluation.enabled = false;
   return options;
 }
 
@@ -144,8 +144,8 @@ TEST(Trainer, GoesThroughAsManyEpochsAsMaxStepsNeeds) {
 
 TEST(Trainer, PrintsTheEpochLineAndTheTestAccuracy) {
   auto options = small_run();
-  options.progress = true;
-  options.evaluate = true;
+  options.log.progress = true;
+  options.evaluation.enabled = true;
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   testing::internal::CaptureStdout();
   const auto report = run_training(options);
@@ -164,7 +164,7 @@ TEST(Trainer, StopsWithoutAnUpdateWhenTheLossIsNotFinite) {
   options.optimizer.momentum = 0;
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   options.out_dir = folder / "run";
-  options.checkpoint_every = 1;
+  options.checkpoint.every = 1;
   const auto message = message_of<TrainError>([&] { run_training(options); });
   expect_problem(message, ErrorCode::kNotFinite,
                  {"step 1", "gradient of parameter '", "--lr",
@@ -176,7 +176,7 @@ TEST(Trainer, StopsWhenAskedAndWritesACheckpoint) {
   const TemporaryFolder folder;
   auto options = small_run();
   options.out_dir = folder / "run";
-  options.evaluate = true;
+  options.evaluation.enabled = true;
   int polled = 0;
   const auto report =
       run_training(options, [&polled] { return ++polled == 2; });

@@ -131,13 +131,13 @@ TrainOptions options_for(int64_t accumulate) {
   TrainOptions options;
   options.devices = {slice(0, 1)};
   options.batch_size = kBatch;
-  options.eval_batch_size = 10;  // of 43: the last one has 3
+  options.evaluation.batch_size = 10;  // of 43: the last one has 3
   options.accumulate = accumulate;
   options.intra_op_threads = 1;
   options.epochs = 2;
   options.seed = kSeed;
-  options.shuffle = false;
-  options.progress = false;
+  options.loader.shuffle = false;
+  options.log.progress = false;
   return options;
 }
 
@@ -156,10 +156,8 @@ RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
   options.strategy = Strategy::kDistributed;
   options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
   return report_of_ranks(ranks, backend, [&](const World& world) {
-    TrainOptions own_options = options;
-    own_options.world = world;
     TextTrainer own = trainer;
-    return own.fit(own_options);
+    return own.fit(options, {.world = world});
   });
 }
 

@@ -15,7 +15,7 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
-#include "lockstep/train/progress.h"
+#include "lockstep/train/record/progress.h"
 
 namespace lockstep::cli {
 
@@ -79,28 +79,29 @@ void start_ranks(int count) {
 }
 
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
-                train::TrainOptions& options) {
+                train::TrainOptions& options, train::RunContext& context) {
   check_devices(devices);
-  WorldOptions world;
-  world.backend = flags.backend;
-  world.timeout = std::chrono::seconds(flags.timeout_s);
-  world.bad_links = options.bad_links;
-  options.world = init(world);
-  options.devices = rank_devices(devices, options.world);
-  options.rejoin = [world, devices](train::TrainOptions& now,
+  WorldOptions group;
+  group.backend = flags.backend;
+  group.timeout = std::chrono::seconds(flags.timeout_s);
+  group.bad_links = options.verify.bad_links;
+  context.world = init(group);
+  options.devices = rank_devices(devices, context.world);
+  context.rejoin = [group, devices](train::RunContext& around,
+                                    train::TrainOptions& now,
                                     const std::string& why) {
     const auto next =
-        init_next(world, why, [] { return InterruptScope::signal() != 0; });
+        init_next(group, why, [] { return InterruptScope::signal() != 0; });
     if (!next) return false;
-    now.world = *next;
-    now.devices = rank_devices(devices, now.world);
+    around.world = *next;
+    now.devices = rank_devices(devices, *next);
     return true;
   };
 }
 
-std::string describe_rank(const train::TrainOptions& options) {
-  const auto plan = train::make_plan(options);
-  const World& world = options.world;
+std::string describe_rank(const train::TrainOptions& options,
+                          const World& world) {
+  const auto plan = train::make_plan(options, world);
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
   const int64_t samples =

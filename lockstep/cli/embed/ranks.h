@@ -6,7 +6,7 @@
 
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/comm/world.h"
-#include "lockstep/train/options.h"
+#include "lockstep/train/run_training.h"
 
 // Turns a subcommand into the ranks of a job.
 namespace lockstep::cli {
@@ -33,13 +33,14 @@ bool is_own_rank();
 /// Does the same for `count` ranks.
 [[noreturn]] void start_ranks(int count);
 
-/// Makes this process a rank: sets options.world and options.devices, which has
-/// one device for each rank of this host. Throws BadUsage if `devices` names
-/// more devices than ranks.
+/// Makes this process a rank: sets context.world, context.rejoin and
+/// options.devices, which has one device for each rank of this host. Throws
+/// BadUsage if `devices` names more devices than ranks.
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
-                train::TrainOptions& options);
+                train::TrainOptions& options, train::RunContext& context);
 
 /// Returns "Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 32".
-std::string describe_rank(const train::TrainOptions& options);
+std::string describe_rank(const train::TrainOptions& options,
+                          const World& world);
 
 }  // namespace lockstep::cli

@@ -3,7 +3,6 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/number_option.h"
-#include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
@@ -47,7 +46,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       ->default_str("single; several --devices: dp; several ranks: ddp")
       ->check(one_of(train::strategy_names()));
   add_rank_options(app, flags.ranks);
-  app.add_flag("--show-shards", flags.options.show_shards,
+  app.add_flag("--show-shards", flags.options.log.shards,
                "print which device gets which part of a batch, in the first "
                "step and when that changes [no]");
   app.add_flag("--verbose-ranks", flags.is_verbose,
@@ -71,7 +70,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "the ranks, 2 the gradients, too")
       ->type_name("N")
       ->check(whole_number(0, 2));
-  app.add_flag("--drop-last", flags.options.drop_last,
+  app.add_flag("--drop-last", flags.options.loader.drop_last,
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
   app.add_option("--epochs", flags.epochs, "passes over the data")
@@ -95,12 +94,12 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "threads a shard computes with; 0: the cores / shards")
       ->type_name("N")
       ->check(whole_number(0, 4096));
-  app.add_option("--eval-every", flags.options.eval_every,
+  app.add_option("--eval-every", flags.options.evaluation.every,
                  "steps between evaluations on the test split; 0: at the end "
                  "only")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--early-stop", flags.options.early_stop,
+  app.add_option("--early-stop", flags.options.evaluation.early_stop,
                  "end after so many evaluations in a row without a better "
                  "one, by --save-best or else by the loss; 0: never")
       ->type_name("N")
@@ -126,7 +125,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "how many losses that are")
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
-  app.add_option("--workers", flags.options.loader_workers,
+  app.add_option("--workers", flags.options.loader.workers,
                  "threads that prepare batches; 0: none beside the trainer")
       ->type_name("N")
       ->check(whole_number(0, 256));
@@ -141,18 +140,18 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "folder of the checkpoints and run.json"))
       ->type_name("DIR")
       ->default_str("none: nothing is written");
-  add(app.add_option("--checkpoint-every", flags.options.checkpoint_every,
+  add(app.add_option("--checkpoint-every", flags.options.checkpoint.every,
                      "steps between checkpoints; 0: at the end only"))
       ->type_name("N")
       ->check(whole_number(0));
-  add(app.add_option("--verify-every", flags.options.verify_every,
+  add(app.add_option("--verify-every", flags.options.verify.every,
                      "ddp over tcp or nccl: steps after which ranks compare "
                      "their parameters and optimizer's state, to find a bit "
                      "that changed in silence; the run then goes back to the "
                      "last state that was alike; 0: never"))
       ->type_name("N")
       ->check(whole_number(0));
-  add(app.add_option("--verify-gradients", flags.options.verify_gradients_every,
+  add(app.add_option("--verify-gradients", flags.options.verify.gradients_every,
                      "each N-th step computes its gradients twice, and a third "
                      "time where they differ, to find a processor that "
                      "computes wrong; such a step takes twice the time; 0: "
@@ -163,17 +162,18 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                    "leave out the comparison of a replica with the model, and "
                    "of the loss with that of the whole batch, in the first "
                    "step [no]"));
-  add(app.add_option("--snapshot-every", flags.options.snapshot_every,
+  add(app.add_option("--snapshot-every",
+                     flags.options.checkpoint.snapshot_every,
                      "steps between copies in memory, for `lockstep run "
                      "--max-restarts`: a worker that is lost costs so many; 0: "
                      "none"))
       ->type_name("N")
       ->check(whole_number(0));
   add(app.add_flag("--checkpoint-every-epoch",
-                   flags.options.checkpoint_each_epoch,
+                   flags.options.checkpoint.each_epoch,
                    "a checkpoint at the end of each epoch, too, all of which "
                    "are kept [no]"));
-  add(app.add_option("--save-best", flags.options.save_best,
+  add(app.add_option("--save-best", flags.options.checkpoint.save_best,
                      "keep the checkpoint of the best evaluation by this "
                      "metric in --out-dir's folder best: loss, accuracy, ...; "
                      "of others than accuracy the least is the best, unless "
@@ -181,7 +181,7 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("METRIC")
       ->default_str("none")
       ->needs("--out-dir");
-  add(app.add_option("--keep", flags.options.keep_checkpoints,
+  add(app.add_option("--keep", flags.options.checkpoint.keep,
                      "newest checkpoints that are kept"))
       ->type_name("N")
       ->default_str("3; with --checkpoint-every-epoch all")
@@ -193,40 +193,40 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =
-      add(app.add_option("--resume", flags.options.resume,
+      add(app.add_option("--resume", flags.options.checkpoint.resume,
                          "go on as if there had been no stop, to the same "
                          "bits: from a checkpoint, from the newest of a run's "
                          "folder, or auto: from --out-dir, where there may be "
                          "none yet"))
           ->type_name("auto|DIR")
           ->default_str("none: start at the beginning");
-  add(app.add_flag("--allow-changes", flags.options.allow_changes,
+  add(app.add_flag("--allow-changes", flags.options.checkpoint.allow_changes,
                    "go on with other settings than the checkpoint's, to other "
                    "bits [no]"))
       ->needs(resume);
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--csv", flags.options.csv,
+  add(app.add_option("--csv", flags.options.log.csv,
                      "write loss, metrics, learning rate and time of each step "
                      "here, a row each"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--tensorboard", flags.options.tensorboard,
+  add(app.add_option("--tensorboard", flags.options.log.tensorboard,
                      "folder to write the same to, for TensorBoard"))
       ->type_name("DIR")
       ->default_str("none");
-  add(app.add_option("--trace", flags.options.trace,
+  add(app.add_option("--trace", flags.options.log.trace,
                      "write a time line of all ranks here: JSON for Perfetto "
                      "(ui.perfetto.dev) and chrome://tracing"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--trace-steps", flags.options.trace_steps,
+  add(app.add_option("--trace-steps", flags.options.log.trace_steps,
                      "steps of the time line, the last of the run"))
       ->type_name("N")
       ->check(whole_number(1, 10'000))
       ->needs("--trace");
-  add(app.add_option("--log-every", flags.options.log_every,
+  add(app.add_option("--log-every", flags.options.log.every,
                      "steps between lines where there is no terminal"))
       ->type_name("N")
       ->check(whole_number(1));
@@ -234,6 +234,27 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 }
 
 }  // namespace
+
+RunFlags flags_with(const train::TrainOptions& defaults) {
+  RunFlags flags;
+  flags.options = defaults;
+  flags.precision = train::to_string(defaults.precision);
+  flags.zero = static_cast<int>(defaults.zero);
+  flags.grad_compression = train::to_string(defaults.communication.compression);
+  flags.outer_optimizer =
+      train::to_string(defaults.communication.outer_optimizer);
+  flags.on_spike = train::to_string(defaults.spikes.action);
+  flags.bad_links = to_string(defaults.verify.bad_links);
+  return flags;
+}
+
+train::Strategy choose_strategy(const std::string& name, bool has_ranks,
+                                size_t devices) {
+  if (!name.empty()) return train::parse_strategy(name);
+  if (has_ranks) return train::Strategy::kDistributed;
+  return devices > 1 ? train::Strategy::kDataParallel
+                     : train::Strategy::kSingle;
+}
 
 void add_run_options(CLI::App& app, RunFlags& flags) {
   flags.app = &app;
@@ -260,25 +281,24 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
 
 train::TrainOptions to_train_options(const RunFlags& flags) {
   train::TrainOptions options = flags.options;
-  options.command = command_line();
   options.precision = train::parse_precision(flags.precision);
   options.zero = static_cast<ZeroStage>(flags.zero);
   options.communication.compression =
       train::parse_grad_compression(flags.grad_compression);
-  options.bad_links = parse_bad_links(flags.bad_links);
+  options.verify.bad_links = parse_bad_links(flags.bad_links);
   options.spikes.action = train::parse_on_spike(flags.on_spike);
   options.communication.outer_optimizer =
       train::parse_outer_optimizer(flags.outer_optimizer);
   options.epochs =
       flags.epochs.value_or(options.max_steps > 0 ? 0 : options.epochs);
-  options.evaluate = !flags.no_eval;
-  options.verify_first_step = !flags.no_first_step_check;
-  options.progress = !flags.quiet;
-  if (options.resume == "auto" && options.out_dir.empty()) {
+  if (flags.no_eval) options.evaluation.enabled = false;
+  if (flags.no_first_step_check) options.verify.first_step = false;
+  if (flags.quiet) options.log.progress = false;
+  if (options.checkpoint.resume == "auto" && options.out_dir.empty()) {
     throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
   }
-  if (!options.init_from.empty() && !options.resume.empty() &&
-      options.resume != "auto") {
+  if (!options.init_from.empty() && !options.checkpoint.resume.empty() &&
+      options.checkpoint.resume != "auto") {
     throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
   }
   return options;

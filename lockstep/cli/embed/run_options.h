@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +34,15 @@ struct RunFlags {
   std::string report;
   const CLI::App* app = nullptr;  ///< app with these options
 };
+
+/// Returns flags in which the values that are not given are those of
+/// `defaults`.
+RunFlags flags_with(const train::TrainOptions& defaults);
+
+/// Returns the strategy `name`, or if that is empty the one that uses all ranks
+/// and `devices` devices.
+train::Strategy choose_strategy(const std::string& name, bool has_ranks,
+                                size_t devices);
 
 /// Binds the options to `flags`, which must outlive the app.
 void add_run_options(CLI::App& app, RunFlags& flags);

@@ -12,6 +12,7 @@
 #include "lockstep/base/output.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
+#include "lockstep/cli/start/program.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/plan.h"
@@ -22,31 +23,48 @@ namespace {
 using train::Strategy;
 using train::TrainOptions;
 
-// Returns the strategy that was named, or else the one that uses all ranks and
-// devices.
-Strategy choose_strategy(const RunFlags& flags) {
-  if (!flags.strategy.empty()) return train::parse_strategy(flags.strategy);
-  if (read_environment().world_size > 1) return Strategy::kDistributed;
-  if (flags.devices.devices.empty()) return Strategy::kSingle;
-  return to_devices(flags.devices, "all").size() > 1 ? Strategy::kDataParallel
-                                                     : Strategy::kSingle;
+// Returns the devices that were named, else those of the program's defaults,
+// else all.
+std::vector<Device> devices_of(const RunFlags& flags) {
+  const bool is_open = flags.devices.devices.empty();
+  return is_open && !flags.options.devices.empty()
+             ? flags.options.devices
+             : to_devices(flags.devices, "all");
+}
+
+Strategy strategy_of(const RunFlags& flags) {
+  const bool has_ranks = read_environment().world_size > 1;
+  const bool has_default = flags.options.strategy != Strategy::kSingle;
+  if (flags.strategy.empty() && !has_ranks && has_default) {
+    return flags.options.strategy;
+  }
+  // Finding all devices takes a while.
+  const bool names_devices =
+      !flags.devices.devices.empty() || !flags.options.devices.empty();
+  const bool is_open = flags.strategy.empty() && !has_ranks;
+  const size_t count = is_open && names_devices ? devices_of(flags).size() : 1;
+  return choose_strategy(flags.strategy, has_ranks, count);
 }
 
 void choose_devices(const RunFlags& flags, TrainOptions& options) {
   if (options.strategy == Strategy::kDistributed) return;
   DeviceFlags devices = flags.devices;
-  const bool is_open = devices.devices.empty() || devices.devices == "auto";
+  const bool is_open =
+      (devices.devices.empty() && flags.options.devices.empty()) ||
+      devices.devices == "auto";
   if (options.strategy == Strategy::kSingle && is_open) {
     devices.devices = one_device();
+    options.devices = to_devices(devices, "all");
+  } else {
+    options.devices = devices_of(flags);
   }
-  options.devices = to_devices(devices, "all");
 }
 
 // Finds errors before the training rather than after it.
 void check_outputs(const RunFlags& flags) {
   // Only rank 0 writes. Other hosts need not have the folder.
   if (read_environment().rank != 0) return;
-  for (const auto& path : {flags.report, flags.options.trace}) {
+  for (const auto& path : {flags.report, flags.options.log.trace}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
 }
@@ -87,7 +105,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   // These options are only for ranks.
   options.zero = ZeroStage::kNone;
   options.communication = {};
-  options.devices = to_devices(flags.devices, "all");
+  options.devices = devices_of(flags);
   if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
                    join_names(options.devices) +
@@ -103,7 +121,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train) {
   TrainOptions options = to_train_options(flags);
-  options.strategy = choose_strategy(flags);
+  options.strategy = strategy_of(flags);
   train::check_options(options);
   check_outputs(flags);
   // Printed first, because making devices, data and model takes a while.
@@ -112,18 +130,22 @@ void run_task(const RunFlags& flags, const std::string& beginning,
                                   to_string(options.strategy)));
   }
   choose_devices(flags, options);
+  train::RunContext context{.stop = [] { return InterruptScope::signal(); },
+                            .command = command_line(),
+                            .on_begin = [&flags] { write_config(flags); }};
   if (options.strategy == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
-      start_ranks(flags.devices);
+      start_ranks(static_cast<int>(devices_of(flags).size()));
     }
-    join_ranks(flags.ranks, flags.devices, options);
-    if (flags.is_verbose) write_now(stdout, describe_rank(options) + "\n");
+    join_ranks(flags.ranks, flags.devices, options, context);
+    if (flags.is_verbose) {
+      write_now(stdout, describe_rank(options, context.world) + "\n");
+    }
   }
-  options.on_begin = [&flags] { write_config(flags); };
   const InterruptScope interrupts;
-  const auto report = train(options, [] { return InterruptScope::signal(); });
-  if (options.world.rank() != 0) return;
+  const auto report = train(options, context);
+  if (context.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;
   end_stopped(report);

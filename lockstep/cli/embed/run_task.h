@@ -4,13 +4,13 @@
 #include <string>
 
 #include "lockstep/cli/embed/run_options.h"
-#include "lockstep/train/run_report.h"
+#include "lockstep/train/run_training.h"
 
 namespace lockstep::cli {
 
-/// Trains with the given options. Polls `stop` as run_training() does.
+/// Trains with the given options, as run_training() does.
 using TrainFunction = std::function<train::RunReport(
-    const train::TrainOptions& options, const std::function<int()>& stop)>;
+    const train::TrainOptions& options, const train::RunContext& context)>;
 
 /// Calls `train` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.

@@ -26,14 +26,13 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't go on,\n"
       "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
-  cli::RunFlags flags;
-  flags.options = defaults;
+  cli::RunFlags flags = cli::flags_with(defaults);
   cli::add_run_options(app, flags);
   app.callback([&] {
     cli::run_task(flags, "training " + model,
                   [&](const train::TrainOptions& options,
-                      const std::function<int()>& stop) {
-                    return train::run_training(task, options, stop);
+                      const train::RunContext& context) {
+                    return train::run_training(task, options, context);
                   });
   });
   return cli::parse_and_run(app);

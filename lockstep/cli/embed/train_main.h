@@ -10,8 +10,9 @@ namespace lockstep {
 /// `lockstep train` that don't depend on a task (--strategy, --devices,
 /// --batch-size, --epochs, --resume, ...), with the same checks and help, and
 /// runs under `lockstep run`, torchrun, srun and mpirun as well as without a
-/// launcher. `defaults` are the values of options that are not given. Returns
-/// the exit code. Errors are printed to stderr.
+/// launcher. `defaults` are the values of options that are not given; several
+/// ranks mean kDistributed whatever its strategy is. Returns the exit code.
+/// Errors are printed to stderr.
 int train_main(int argc, char** argv, train::Task& task,
                const train::TrainOptions& defaults = {});
 

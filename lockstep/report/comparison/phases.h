@@ -1,27 +1,13 @@
 #pragma once
 
-#include <array>
 #include <optional>
 
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
 
-/// A named part of a step.
-struct Phase {
-  const char* name;
-  double train::PhaseReport::*seconds;
-};
-
-inline constexpr std::array<Phase, 7> kPhases{{
-    {"scatter", &train::PhaseReport::scatter},
-    {"replicate", &train::PhaseReport::replicate},
-    {"forward", &train::PhaseReport::forward},
-    {"gather", &train::PhaseReport::gather},
-    {"backward", &train::PhaseReport::backward},
-    {"reduce", &train::PhaseReport::reduce},
-    {"update", &train::PhaseReport::update},
-}};
+using train::kPhases;
+using train::Phase;
 
 /// Returns the sum of all phases.
 double total(const train::PhaseReport& phases);

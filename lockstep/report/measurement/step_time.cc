@@ -23,9 +23,9 @@
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/chrome_trace.h"
-#include "lockstep/train/rank_report.h"
-#include "lockstep/train/step_recorder.h"
-#include "lockstep/train/step_runner.h"
+#include "lockstep/train/record/trace_recorder.h"
+#include "lockstep/train/step/step_accounts.h"
+#include "lockstep/train/step/step_runner.h"
 
 namespace lockstep::report {
 namespace {
@@ -113,9 +113,9 @@ std::vector<double> busy_seconds(const DistributedDataParallel<Module>&) {
 template <class Model>
 class OwnLoop {
  public:
-  OwnLoop(Model model, const train::TrainOptions& options,
+  OwnLoop(Model model, const train::TrainOptions& options, int rank,
           const tasks::OptimizerOptions& optimizer)
-      : rank_(options.world.rank()),
+      : rank_(rank),
         autocast_(train::autocast_type(options.precision)),
         model_(std::move(model)),
         optimizer_(make_optimizer(optimizer, *model_->module())) {}
@@ -182,15 +182,15 @@ class OwnLoop {
 Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
                           const std::string& trace) {
   const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options);
+  const auto plan = train::make_plan(options, run.world);
   const auto task = make_task(run);
   task->begin(options, plan, {});
-  train::StepRunner runner(*task, options, plan);
+  train::StepRunner runner(*task, options, run.world, plan);
   const auto batch = task->prepare(random_batch(run, plan));
   int64_t step = 0;
   for (; step < timed.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
-  train::StepRecorder recorder(options.world, plan.devices, kTracedSteps);
+  train::StepRecorder recorder(run.world, plan.devices, kTracedSteps);
 
   Measurement result;
   auto& times = result.step_times_s;
@@ -204,7 +204,7 @@ Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
   runner.describe(report);
   set_times(report, times);
   runner.fill(report, report.total_time_s);
-  add_traces(result, recorder, options.world, trace);
+  add_traces(result, recorder, run.world, trace);
   return result;
 }
 
@@ -231,8 +231,8 @@ Measurement measure_loop(Model model, const TimedRun& run,
                          const train::Plan& plan, const TimedSteps& timed,
                          const std::string& trace) {
   const train::TrainOptions& options = run.train;
-  const World& world = options.world;
-  OwnLoop<Model> loop(std::move(model), options, optimizer);
+  const World& world = run.world;
+  OwnLoop<Model> loop(std::move(model), options, plan.rank, optimizer);
   const auto batch = random_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
@@ -291,7 +291,7 @@ template <class Module, class Options>
 Measurement measure_loop_of(const TimedRun& run, const Options& task,
                             const TimedSteps& timed, const std::string& trace) {
   const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options);
+  const auto plan = train::make_plan(options, run.world);
   const MemoryScope scope(plan.devices.front());
   torch::manual_seed(options.seed);
   const std::shared_ptr<Module> module = make_module(task, plan);
@@ -300,7 +300,7 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
     // As in a user's program, the launcher has bound the main thread to the
     // cores of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
-    result = measure_loop(DistributedDataParallel(module, options.world), run,
+    result = measure_loop(DistributedDataParallel(module, run.world), run,
                           task.optimizer, plan, timed, trace);
     result.report.strategy = kDdpLoop;
   } else {

@@ -45,8 +45,7 @@ data::Batch random_batch(const TimedRun& run, const train::Plan& plan) {
   const auto [inputs, targets] = std::visit(
       [&](const auto& task) { return random_samples(task, plan, samples); },
       run.task);
-  const ShardRange own =
-      shards_of_worker(options.world.rank(), options.world.size(), plan.shards);
+  const ShardRange own = shards_of_worker(plan.rank, plan.ranks, plan.shards);
   const SampleRange part = samples_of(own, samples, plan.shards);
   return {.inputs = {inputs.narrow(0, part.first, part.count())},
           .target = targets.narrow(0, part.first, part.count()),

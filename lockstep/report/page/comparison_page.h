@@ -6,7 +6,7 @@
 
 #include "lockstep/inspect/topology.h"
 #include "lockstep/report/comparison/comparison.h"
-#include "lockstep/train/environment.h"
+#include "lockstep/train/report/environment.h"
 
 namespace lockstep::report {
 

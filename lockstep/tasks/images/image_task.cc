@@ -10,7 +10,7 @@
 #include "lockstep/models/model_settings.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/run_settings.h"
+#include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -39,7 +39,7 @@ void ImageTask::begin(const train::TrainOptions& options,
   is_channels_last_ = options_.channels_last.value_or(preferred);
   seed_ = options.seed;
   // Only one rank warns of an incomplete dataset.
-  options_.data.warns = options.world.rank() == 0;
+  options_.data.warns = plan.rank == 0;
 }
 
 std::shared_ptr<const data::BatchSource> ImageTask::training_data() {

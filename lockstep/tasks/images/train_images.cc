@@ -12,16 +12,15 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/evaluate.h"
-#include "lockstep/train/run_settings.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::tasks {
 
 train::RunReport train_images(const ImageRun& run,
-                              const std::function<int()>& stop) {
+                              const train::RunContext& context) {
   ImageTask task(run.images);
-  return train::run_training(task, run.train, stop);
+  return train::run_training(task, run.train, context);
 }
 
 data::DataSpec data_of(const CheckpointInfo& info) {

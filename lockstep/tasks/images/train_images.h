@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/run_training.h"
 
 namespace lockstep::tasks {
 
@@ -19,7 +19,7 @@ struct ImageRun {
 
 /// Calls train::run_training() with an ImageTask.
 train::RunReport train_images(const ImageRun& run,
-                              const std::function<int()>& stop = {});
+                              const train::RunContext& context = {});
 
 struct EvalOptions {
   std::string checkpoint;  ///< a checkpoint, or a run's folder: the newest

@@ -16,8 +16,8 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/model_choice.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/evaluate.h"
-#include "lockstep/train/run_settings.h"
+#include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::tasks {
 namespace {

@@ -2,6 +2,7 @@
 // or trains in its own loop. Environment variables control it:
 //
 //   LOCALE    an argument for setlocale()
+//   STRATEGY  strategy of the defaults, which then differ from the usual ones
 //   FAILURE   an error to make: no-loss, foreign-leaf, unused-parameters,
 //             other-parameters
 #include <clocale>
@@ -90,5 +91,12 @@ int main(int argc, char** argv) {
       .optimizer([](Net& net) {
         return std::make_unique<torch::optim::SGD>(net.parameters(), 0.1);
       });
-  return lockstep::train_main(argc, argv, trainer);
+  lockstep::train::TrainOptions defaults;
+  if (const auto strategy = env("STRATEGY")) {
+    defaults.strategy = lockstep::train::parse_strategy(*strategy);
+    defaults.devices = lockstep::devices("cpu:2");
+    defaults.precision = lockstep::train::Precision::kBFloat16;
+    defaults.evaluation.enabled = false;
+  }
+  return lockstep::train_main(argc, argv, trainer, defaults);
 }

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/record/thinned_series.h"
+#include "lockstep/train/report/run_records.h"
+#include "lockstep/train/step/step_accounts.h"
+
+namespace lockstep::train {
+
+/// Records after steps how much memory this rank's devices use, for at most 256
+/// steps of a run. Every rank records the same steps.
+class MemoryRecorder : public Callback {
+ public:
+  static constexpr size_t kMostPoints = 256;
+
+  /// `devices` reads the accounts of this rank's devices.
+  explicit MemoryRecorder(std::function<std::vector<DeviceUse>()> devices)
+      : devices_(std::move(devices)) {}
+
+  /// Also reads the account of memory that belongs to no device.
+  void after_step(const RunState& at, const Metrics& metrics) override;
+  /// Returns the history of all ranks' devices, in the order of
+  /// RunReport::devices. Collective.
+  MemoryHistory gather(const World& world) const;
+
+ private:
+  struct Sample {
+    double seconds = 0;
+    std::vector<int64_t> held_bytes, peak_bytes;  // by device
+    int64_t host_held_bytes = 0, host_peak_bytes = 0;
+  };
+
+  nlohmann::json to_json() const;
+
+  std::function<std::vector<DeviceUse>()> devices_;
+  Stopwatch since_begin_;
+  ThinnedSeries<Sample> points_{kMostPoints};
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,146 @@
+#include "lockstep/train/report/environment.h"
+
+#include <array>
+#include <fstream>
+#include <string_view>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/host_identity.h"
+#include "lockstep/base/json.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/device/cuda.h"
+#include "lockstep/device/device.h"
+
+namespace lockstep::train {
+namespace {
+
+// Variables that can't hold a secret.
+constexpr std::array kVariables{
+    "ATEN_CPU_CAPABILITY",  "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",   "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",         "LD_PRELOAD",
+    "LOCKSTEP_CORES",       "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",      "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",      "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",   "OMP_NUM_THREADS",
+    "OMP_PLACES",           "OMP_PROC_BIND",
+    "ONEDNN_MAX_CPU_ISA",   "TORCH_DISTRIBUTED_DEBUG",
+};
+
+// Returns what follows `key` and `separator` in the first line that begins with
+// `key`.
+std::string value_in(const char* path, std::string_view key, char separator) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t at = line.find(separator);
+    if (at == std::string::npos) return "";
+    const size_t begin = line.find_first_not_of(" \t\"", at + 1);
+    const size_t end = line.find_last_not_of(" \t\"");
+    return begin == std::string::npos || end < begin
+               ? ""
+               : line.substr(begin, end - begin + 1);
+  }
+  return "";
+}
+
+template <class T>
+void read_value(const nlohmann::json& object, const char* key, T& value) {
+  const auto found = object.find(key);
+  if (found != object.end()) found->get_to(value);
+}
+
+}  // namespace
+
+std::string cpu_model() {
+  const std::string name = value_in("/proc/cpuinfo", "model name", ':');
+  return name.empty() ? "unknown" : name;
+}
+
+Environment this_environment() {
+  Environment result;
+  result.host = host_name();
+  result.os = value_in("/etc/os-release", "PRETTY_NAME", '=');
+  utsname kernel{};
+  if (::uname(&kernel) == 0) {
+    result.kernel =
+        fmt::format("{} {} {}", kernel.sysname, kernel.release, kernel.machine);
+  }
+  result.cpu_model = cpu_model();
+  result.cores = static_cast<int64_t>(allowed_cores().size());
+  result.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                        static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  result.cpu_capability = at::get_cpu_capability();
+  result.torch = TORCH_VERSION;
+#ifdef __clang__
+  result.compiler = __VERSION__;
+#else
+  result.compiler = "GCC " __VERSION__;
+#endif
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    const auto gpu = cuda::properties(i);
+    result.gpus.push_back(
+        fmt::format("{}, {}", gpu.name,
+                    format_bytes(static_cast<double>(gpu.memory_bytes))));
+  }
+  for (const char* name : kVariables) {
+    if (const auto value = env(name))
+      result.variables.emplace_back(name, *value);
+  }
+  return result;
+}
+
+nlohmann::ordered_json to_json(const Environment& environment) {
+  auto variables = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : environment.variables) {
+    variables[name] = value;
+  }
+  return {{"host", environment.host},
+          {"os", environment.os},
+          {"kernel", environment.kernel},
+          {"cpu_model", environment.cpu_model},
+          {"cores", environment.cores},
+          {"memory_bytes", environment.memory_bytes},
+          {"cpu_capability", environment.cpu_capability},
+          {"torch", environment.torch},
+          {"compiler", environment.compiler},
+          {"gpus", environment.gpus},
+          {"variables", std::move(variables)}};
+}
+
+Environment environment_from_json(const nlohmann::json& json) {
+  Environment result;
+  try {
+    read_value(json, "host", result.host);
+    read_value(json, "os", result.os);
+    read_value(json, "kernel", result.kernel);
+    read_value(json, "cpu_model", result.cpu_model);
+    read_value(json, "cores", result.cores);
+    read_value(json, "memory_bytes", result.memory_bytes);
+    read_value(json, "cpu_capability", result.cpu_capability);
+    read_value(json, "torch", result.torch);
+    read_value(json, "compiler", result.compiler);
+    read_value(json, "gpus", result.gpus);
+    if (const auto found = json.find("variables"); found != json.end()) {
+      for (const auto& [name, value] : found->items()) {
+        result.variables.emplace_back(name, value.get<std::string>());
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw IoError({.code = ErrorCode::kMalformedJson,
+                   .what = "a run report's environment can't be read",
+                   .got = lockstep::text_of(error)});
+  }
+  return result;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/batch_source.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/csv_log.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/plan.h"
+#include "lockstep/train/record/live_status.h"
+#include "lockstep/train/record/memory_recorder.h"
+#include "lockstep/train/record/run_log.h"
+#include "lockstep/train/record/trace_recorder.h"
+#include "lockstep/train/run/run_checkpoints.h"
+#include "lockstep/train/run/state_guard.h"
+#include "lockstep/train/run_training.h"
+#include "lockstep/train/state/resume.h"
+#include "lockstep/train/step/step_runner.h"
+#include "lockstep/train/task.h"
+#include "lockstep/train/tensorboard_log.h"
+
+namespace lockstep::train {
+
+/// The data that a process keeps when it continues after another rank was lost.
+struct RunHistory {
+  RunRecordings recordings;
+  std::shared_ptr<const data::BatchSource> training_data;
+  std::shared_ptr<const data::BatchSource> evaluation_data;
+  DataFingerprint data_fingerprint;
+  GuardHistory guard;
+  std::string identity;  ///< identity of the run among those of its agent
+};
+
+/// Returns the path that a run's report is written to; "" if it is not written.
+std::string report_path(const TrainOptions& options);
+
+/// A run, from its beginning or from where another one stopped, until its end
+/// or the loss of a rank.
+class Run {
+ public:
+  Run(Task& task, const TrainOptions& options, const RunContext& context,
+      RunHistory& history);
+
+  void train();
+
+ private:
+  DataFingerprint& data_fingerprint();
+  std::shared_ptr<const data::BatchSource> open_training_data();
+  std::unique_ptr<data::Loader> open_evaluation_data() const;
+  RunPosition position() const;
+
+  void train_epoch(int64_t epoch);
+  std::optional<data::Batch> next_batch();
+  bool train_batch(const data::Batch& batch, int64_t epoch);
+  /// Compares the state of the ranks if that is due. Collective if so.
+  void compare_ranks(const StepOutcome& outcome);
+  /// Handles a spike, after a step whose update was left out because of it.
+  /// Collective.
+  void answer_spike(double loss, double limit);
+  int wanted_stop() const;
+  [[noreturn]] void stop_on_garbage(const StepOutcome& outcome, int64_t epoch);
+  void list_callbacks();
+  /// Writes the time line of a step, and the trace that was asked for.
+  /// Collective.
+  void write_recording();
+  void finish();
+  void evaluate_at_end();
+  TestReport evaluate();
+  void save();
+  /// Calls `call(callback, state)` for each callback.
+  template <class Call>
+  void tell(const Call& call) {
+    const RunState state = this->state();
+    for (Callback* callback : callbacks_) {
+      write_output([&] { call(*callback, state); });
+    }
+  }
+  /// Calls `write`, which writes a file besides the checkpoints. If that fails,
+  /// the run saves a checkpoint before it ends with the error.
+  void write_output(const std::function<void()>& write);
+  std::optional<IoError> output_failure() const;
+  RunState state() const;
+
+  bool is_first() const { return context_.world.rank() == 0; }
+  int signal() const { return context_.stop ? context_.stop() : 0; }
+
+  Task& task_;
+  TrainOptions options_;
+  RunContext context_;
+  RunHistory& history_;
+  std::optional<Resume> resume_;
+  Plan plan_;
+  std::shared_ptr<const data::BatchSource> training_data_;
+  std::unique_ptr<data::Loader> training_batches_;
+  std::unique_ptr<data::Loader> evaluation_batches_;
+  int64_t total_steps_;
+  RunCheckpoints checkpoints_;
+  StepRunner runner_;
+  StateGuard guard_;
+  RunLog log_;
+  std::optional<LiveStatus> live_;
+  MemoryRecorder memory_;
+  std::optional<TraceRecorder> trace_;
+  std::optional<CsvLog> csv_;
+  std::optional<TensorBoardLog> tensorboard_;
+  /// All that the run tells of its steps: its own records and the callbacks of
+  /// the task.
+  std::vector<Callback*> callbacks_;
+  int64_t step_ = 0;
+  int64_t epoch_ = 0;  // the epoch in training, or the last one
+  RunState last_;      // of the last step; see state()
+  bool regroups_ = false;
+  bool is_ended_ = false;                 ///< a callback ended the run
+  std::optional<IoError> write_failure_;  // first failure of write_output()
+};
+
+}  // namespace lockstep::train

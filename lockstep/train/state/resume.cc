@@ -1,0 +1,264 @@
+#include "lockstep/train/state/resume.h"
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/snapshot.h"
+#include "lockstep/train/state/run_settings.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_same(const fs::path& one, const fs::path& other) {
+  std::error_code ignored;
+  return fs::equivalent(one, other, ignored);
+}
+
+// Throws if out_dir has checkpoints of another run. They would be mixed with
+// ours, and the next --resume auto would take them for ours.
+void check_out_dir(const TrainOptions& options, const std::string& from) {
+  const auto found = list_checkpoints(options.out_dir);
+  if (options.out_dir.empty() || found.empty()) return;
+  const std::string& newest = found.front().path;
+  if (from.empty()) {
+    throw CheckpointError(
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has checkpoints of an earlier run",
+                             options.out_dir),
+         .got = newest,
+         .fix = "go on with it (--resume auto), choose another --out-dir, or "
+                "remove them"});
+  }
+  const fs::path run = fs::path(from).parent_path();
+  if (!is_same(run.empty() ? "." : run, options.out_dir)) {
+    throw CheckpointError(
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has checkpoints of another run than {}",
+                             options.out_dir, from),
+         .got = newest,
+         .fix = "go on with that run (--resume auto), choose another "
+                "--out-dir, or remove them"});
+  }
+  // A checkpoint was named that is not the newest.
+  if (is_same(from, options.checkpoint.resume) && !is_same(from, newest)) {
+    throw CheckpointError(
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("{} has later checkpoints than {}",
+                             options.out_dir, from),
+         .got = newest,
+         .fix = "remove them, or choose another --out-dir"});
+  }
+}
+
+// Returns the checkpoint to resume; nothing to start at the beginning.
+std::optional<CheckpointReader> find(const TrainOptions& options) {
+  if (options.checkpoint.resume.empty()) return std::nullopt;
+  if (options.checkpoint.resume != "auto")
+    return open_checkpoint(options.checkpoint.resume);
+  if (options.out_dir.empty()) {
+    throw InvalidArgument("train", {.code = ErrorCode::kCheckpointMissing,
+                                    .what = "there is nothing to resume",
+                                    .expected = "an out_dir for resume=auto",
+                                    .got = "none",
+                                    .fix = "give --out-dir"});
+  }
+  if (list_checkpoints(options.out_dir).empty()) return std::nullopt;
+  return open_checkpoint(options.out_dir);
+}
+
+void check_kind(const Task& task, const Resume& resume) {
+  if (!resume.info.run) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " does not say where its run was",
+         .expected = "a checkpoint of `lockstep train`",
+         .got = "one of a program of its own",
+         .fix = "start from its weights: --init-from " + resume.path});
+  }
+  const std::string expected = task.model().at("name");
+  const auto name = resume.info.model.find("name");
+  const std::string found =
+      name != resume.info.model.end() ? name->second : "a model without a name";
+  if (found == expected) return;
+  throw CheckpointError({.code = ErrorCode::kResumeConflict,
+                         .what = resume.path + " is of another model",
+                         .expected = expected,
+                         .got = found,
+                         .fix = "give --model " + found});
+}
+
+// Returns the newest snapshot of any node. All ranks that have it read it.
+std::optional<Resume> find_snapshot(const World& world,
+                                    const std::string& identity) {
+  const auto own = Snapshot::newest(identity);
+  // Step, newline and manifest; "" without a snapshot.
+  const auto texts = world.all_gather_text(
+      own ? fmt::format(
+                "{}\n{}", own->info().step,
+                format_manifest(
+                    {.info = own->info(), .files = {}, .not_finite = {}}))
+          : "");
+  Resume resume;
+  int64_t newest = -1;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& text = texts[static_cast<size_t>(rank)];
+    if (text.empty() || std::stoll(text) <= newest) continue;
+    newest = std::stoll(text);
+    resume.root = rank;
+  }
+  if (newest < 0) return std::nullopt;
+  const std::string& text = texts[static_cast<size_t>(resume.root)];
+  resume.info =
+      parse_manifest("the snapshot of rank " + std::to_string(resume.root),
+                     std::string_view(text).substr(text.find('\n') + 1))
+          .info;
+  const bool has_it = own && own->info().step == newest;
+  if (has_it) resume.state = own;
+  return resume;
+}
+
+// Returns the path, a newline and the manifest; "" without a checkpoint.
+std::string text_of(const CheckpointReader* found) {
+  if (found == nullptr) return {};
+  return found->path() + "\n" + read_manifest_text(found->path());
+}
+
+bool has_later_checkpoint(const TrainOptions& options, const World& world,
+                          int64_t step) {
+  bool is_later = false;
+  if (world.rank() == 0 && options.checkpoint.resume == "auto") {
+    const auto found = list_checkpoints(options.out_dir);
+    is_later = !found.empty() && found.front().step > step;
+  }
+  return world.all_gather_text(is_later ? "later" : "")[0] == "later";
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
+                                  const World& world,
+                                  const std::string& identity) {
+  auto snapshot = find_snapshot(world, identity);
+  if (snapshot && !has_later_checkpoint(options, world, snapshot->info.step)) {
+    return snapshot;
+  }
+  Resume resume;
+  std::string text;
+  if (world.rank() == 0) {
+    auto found = find(options);
+    check_out_dir(options, found ? found->path() : "");
+    text = text_of(found ? &*found : nullptr);
+    if (found) {
+      resume.state =
+          std::make_shared<const CheckpointReader>(*std::move(found));
+    }
+  }
+  text = world.all_gather_text(text)[0];
+  if (text.empty()) return std::nullopt;
+  const size_t end = text.find('\n');
+  resume.path = text.substr(0, end);
+  resume.info = parse_manifest(resume.path, text.substr(end + 1)).info;
+  check_kind(task, resume);
+  return resume;
+}
+
+Settings saved_settings(const TrainOptions& options, const World& world,
+                        const std::optional<Resume>& resume) {
+  if (!resume) return {};
+  Settings settings = resume->info.run->settings;
+  if (!resume->is_snapshot() || options.shards != 0) return settings;
+  const int64_t ranks = world.size();
+  const int64_t saved = saved_number(settings, "shards").value_or(ranks);
+  if (saved >= ranks) return settings;
+  if (world.rank() == 0) {
+    log_warning("train",
+                fmt::format("{} became {}: the run goes on, but not to the "
+                            "same bits; give --shards as many as there may be "
+                            "ranks",
+                            counted(saved, "shard"), ranks));
+  }
+  settings.erase("shards");
+  return settings;
+}
+
+void check_position(const TrainOptions& options, const Plan& plan,
+                    const Resume& resume, int64_t batches,
+                    int64_t total_steps) {
+  const RunPosition& at = resume.info.run->position;
+  if (at.step != resume.info.step || at.epoch != at.step / batches ||
+      at.batch != at.step % batches) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " contradicts itself",
+         .expected = "a place among " + counted(batches, "batch", "batches"),
+         .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
+                            at.batch),
+         .fix = "use another checkpoint"});
+  }
+  // It may change on resume with --allow-changes.
+  const int64_t batch_size =
+      saved_number(resume.info.run->settings, "batch_size")
+          .value_or(options.batch_size);
+  const int64_t most_batches =
+      at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
+  if (most_batches > at.batch) {
+    throw CheckpointError(
+        {.code = ErrorCode::kCheckpointDamaged,
+         .what = resume.path + " contradicts itself",
+         .expected = fmt::format("at most {} batches of {} samples", at.batch,
+                                 batch_size),
+         .got = fmt::format("{} samples", at.samples),
+         .fix = "use another checkpoint"});
+  }
+  if (at.step > total_steps && plan.rank == 0) {
+    log_warning("train", fmt::format("{} is at step {} already, beyond the end "
+                                     "of this run at step {}",
+                                     resume.path, at.step, total_steps));
+  }
+}
+
+void check_settings(const TrainOptions& options, const Plan& plan,
+                    const RunRecord& saved, const Settings& now,
+                    const Settings& versions) {
+  std::vector<std::string> changes, notes;
+  for (const auto& [name, text] : differences(saved.settings, now)) {
+    if (name == kDataDir) continue;
+    if (name == kPowerSgdRanks) {
+      notes.push_back(text);
+    } else if (name != kTotalSteps) {
+      changes.push_back(text);
+    } else if (now.contains(kLooksAtTotalSteps)) {
+      notes.push_back(text);
+    }
+  }
+  if (!changes.empty() && !options.checkpoint.allow_changes) {
+    throw CheckpointError(
+        {.code = ErrorCode::kResumeConflict,
+         .what = fmt::format("the run would not go on as it was: {}",
+                             fmt::join(changes, "; ")),
+         .fix = "give the options it was started with, or --allow-changes to "
+                "go on with others"});
+  }
+  for (const auto& [name, text] : differences(saved.versions, versions)) {
+    notes.push_back(text);
+  }
+  notes.insert(notes.end(), changes.begin(), changes.end());
+  if (notes.empty() || plan.rank != 0) return;
+  log_warning("train",
+              fmt::format("the run goes on, but not to the same bits: {}",
+                          fmt::join(notes, "; ")));
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/plan.h"
+#include "lockstep/train/task.h"
+
+namespace lockstep::train {
+
+/// Name of the one setting that only says how long a run is.
+inline constexpr const char* kTotalSteps = "total_steps";
+
+/// Name of the one setting that only says where the data were, for `eval`. The
+/// data themselves are identified by data_sha256.
+inline constexpr const char* kDataDir = "data_dir";
+
+/// Name of a setting that a task has if its schedule depends on the end of the
+/// run. A run of another length is then a different run.
+inline constexpr const char* kLooksAtTotalSteps = "schedule_to_the_end";
+
+/// Name of the setting that says how many ranks have state of PowerSGD.
+inline constexpr const char* kPowerSgdRanks = "powersgd_ranks";
+
+/// Returns everything that the bits of a run depend on, besides the model and
+/// the position. Neither the strategy nor the number of devices is included.
+Settings settings_of(const Task& task, const TrainOptions& options,
+                     const Plan& plan, int64_t total_steps,
+                     const std::string& data_sha256);
+
+/// Returns a name that distinguishes the `number`th run of this process, by its
+/// command and model, from others that its agent may have started.
+std::string identity_of_run(const Task& task,
+                            const std::vector<std::string>& command,
+                            int number);
+
+/// Returns the versions of Lockstep, LibTorch, and what they compute on.
+Settings versions_of(const Plan& plan);
+
+}  // namespace lockstep::train

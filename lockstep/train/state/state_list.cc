@@ -1,0 +1,155 @@
+#include "lockstep/train/state/state_list.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/train/plan.h"
+#include "lockstep/train/state/run_settings.h"
+
+namespace lockstep::train {
+namespace {
+
+// Returns true if an entry belongs to a part that a checkpoint may lack, or
+// have in addition, because settings have changed.
+bool is_optional(std::string_view name) {
+  constexpr std::string_view kOptional[] = {
+      StateList::kCallback, StateList::kLossScaler, StateList::kSpikes,
+      StateList::kPowerSgd};
+  return std::any_of(
+      std::begin(kOptional), std::end(kOptional),
+      [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+std::string prefix_of_rank(int64_t rank) {
+  return fmt::format("rank.{}.", rank);
+}
+
+// Adds the entries of `state` to `all`, with `prefix`.
+void insert(const std::string& prefix, const OptimizerState& state,
+            OptimizerState& all) {
+  for (const auto& [name, tensor] : state) all[prefix + name] = tensor;
+}
+
+// Returns the entries whose names begin with `prefix`, without the prefix.
+OptimizerState entries_of(const OptimizerState& state,
+                          const std::string& prefix) {
+  OptimizerState entries;
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(prefix)) entries[name.substr(prefix.size())] = tensor;
+  }
+  return entries;
+}
+
+// Returns the states of all ranks, each with its prefix. Collective.
+OptimizerState of_all_ranks(const World& world, const OptimizerState& own) {
+  OptimizerState all;
+  for (const auto& [name, tensor] : own) {
+    const auto of_ranks = world.all_gather(tensor.contiguous()).result();
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      all[prefix_of_rank(static_cast<int64_t>(rank)) + name] = of_ranks[rank];
+    }
+  }
+  return all;
+}
+
+// Returns `saved` with the entries that this run has, which are those of
+// `like`.
+OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
+  std::erase_if(saved, [&](const auto& entry) {
+    return is_optional(entry.first) && !like.contains(entry.first);
+  });
+  for (const auto& [name, tensor] : like) {
+    if (is_optional(name)) saved.try_emplace(name, tensor);
+  }
+  return saved;
+}
+
+// Returns the number of ranks whose state of PowerSGD was saved; nothing if
+// `resumed` does not say.
+std::optional<int64_t> saved_ranks(const Resume& resumed) {
+  constexpr int64_t kMost = 1 << 16;
+  if (!resumed.info.run) return std::nullopt;
+  return saved_number(resumed.info.run->settings, kPowerSgdRanks, kMost);
+}
+
+}  // namespace
+
+void StateList::add(std::string prefix, Stateful& part, StateOf of) {
+  parts_.push_back({.prefix = std::move(prefix), .part = &part, .of = of});
+}
+
+OptimizerState StateList::state() const {
+  OptimizerState all;
+  for (const auto& [prefix, part, of] : parts_) {
+    const OptimizerState own = part->state();
+    insert(prefix, of == StateOf::kRank ? of_all_ranks(world_, own) : own, all);
+  }
+  return all;
+}
+
+OptimizerState StateList::state_of_ranks(int64_t ranks) const {
+  OptimizerState all = state();
+  if (ranks == world_.size()) return all;
+  for (const Part& part : parts_) {
+    // If it is not optional, the run has the ranks that were saved.
+    if (part.of != StateOf::kRank || !is_optional(part.prefix)) continue;
+    std::erase_if(all, [&](const auto& entry) {
+      return entry.first.starts_with(part.prefix);
+    });
+    OptimizerState own = part.part->state();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      for (auto& [name, tensor] : own) tensor = tensor.clone();
+      insert(part.prefix + prefix_of_rank(rank), own, all);
+    }
+  }
+  return all;
+}
+
+OptimizerState StateList::read(const Resume& resumed, int64_t ranks) const {
+  OptimizerState entries = state_of_ranks(ranks);
+  if (resumed.state) {
+    entries = of_this_run(resumed.state->optimizer_state(entries), entries);
+  }
+  if (world_.size() == 1) return entries;
+  for (auto& [name, tensor] : entries) {
+    torch::Tensor message = tensor.contiguous();
+    world_.broadcast(message, resumed.root);
+    tensor = message;
+  }
+  return entries;
+}
+
+void StateList::load_part(const Part& part, const OptimizerState& entries,
+                          int64_t ranks) const {
+  const auto& [prefix, stateful, of] = part;
+  if (of == StateOf::kRank) {
+    // With another number of ranks, the parts of gradients that PowerSGD has
+    // not sent yet are lost.
+    if (is_optional(prefix) && ranks != world_.size()) return;
+    stateful->load_state(
+        entries_of(entries, prefix + prefix_of_rank(world_.rank())));
+  } else if (prefix == kOptimizer) {
+    OptimizerState own = entries;
+    std::erase_if(own,
+                  [](const auto& entry) { return is_optional(entry.first); });
+    stateful->load_state(own);
+  } else {
+    stateful->load_state(entries_of(entries, prefix));
+  }
+}
+
+void StateList::load(const Resume& resumed, LoadCallbacks callbacks) {
+  const int64_t ranks = saved_ranks(resumed).value_or(world_.size());
+  const OptimizerState entries = read(resumed, ranks);
+  for (const Part& part : parts_) {
+    const bool is_callback = part.prefix.starts_with(kCallback);
+    if (is_callback && callbacks == LoadCallbacks::kNo) continue;
+    load_part(part, entries, ranks);
+  }
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "lockstep/checkpoint/saved_state.h"
+
+namespace lockstep::train {
+
+/// Interface to a part of a run whose state is in its checkpoints.
+class Stateful {
+ public:
+  virtual ~Stateful() = default;
+
+  /// Returns the state by name. Names and shapes are the same at every step.
+  virtual OptimizerState state() const = 0;
+  /// Loads what state() returned.
+  virtual void load_state(const OptimizerState& state) = 0;
+};
+
+}  // namespace lockstep::train
