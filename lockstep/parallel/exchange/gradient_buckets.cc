@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
@@ -19,6 +20,7 @@
 
 namespace lockstep {
 
+using c10::impl::VirtualGuardImpl;
 using torch::Tensor;
 
 namespace {
@@ -81,6 +83,28 @@ std::vector<std::vector<size_t>> assign_buckets(
   std::vector<std::vector<size_t>> assignment;
   for (auto& [last, places] : closed) assignment.push_back(std::move(places));
   return assignment;
+}
+
+CommStream::CommStream(torch::Device device) : device_(device) {
+  if (device.is_cpu()) return;
+  stream_ = VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+CommStream::Mark CommStream::mark() const {
+  if (!stream_) return nullptr;
+  auto event = std::make_shared<c10::Event>(device_.type());
+  event->record(VirtualGuardImpl(device_.type()).getStream(device_));
+  return event;
+}
+
+void CommStream::wait(const Mark& mark) const {
+  if (!mark) return;
+  mark->block(VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+c10::OptionalStreamGuard CommStream::enter() const {
+  return stream_ ? c10::OptionalStreamGuard(*stream_)
+                 : c10::OptionalStreamGuard();
 }
 
 GradientBuckets::GradientBuckets(const World& world,

@@ -2,17 +2,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 #include "lockstep/comm/collectives/shared_memory.h"
 #include "lockstep/comm/queue/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/donated_memory.h"
-#include "lockstep/parallel/exchange/comm_stream.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 
 namespace lockstep {
@@ -30,6 +33,29 @@ bool is_large(const torch::Tensor& tensor);
 std::vector<std::vector<size_t>> assign_buckets(
     std::span<const torch::Tensor> parameters, std::span<const size_t> order,
     int64_t first_cap, int64_t cap);
+
+/// Orders the GPU work of a communication thread on a separate stream: after
+/// the work already submitted, before the work that follows, and in parallel
+/// with everything in between. Does nothing on the host, where calls are done
+/// when they return.
+class CommStream {
+ public:
+  /// A point in the order of a stream; null on the host.
+  using Mark = std::shared_ptr<c10::Event>;
+
+  explicit CommStream(torch::Device device);
+
+  /// Returns the current position of the calling thread's stream.
+  Mark mark() const;
+  /// Makes the calling thread's stream wait for `mark`.
+  void wait(const Mark& mark) const;
+  /// Makes this the calling thread's stream during the lifetime of the guard.
+  c10::OptionalStreamGuard enter() const;
+
+ private:
+  torch::Device device_;
+  std::optional<c10::Stream> stream_;
+};
 
 /// The gradients of a model in buckets, which the ranks sum while a backward
 /// still computes other gradients. All strategies that train over several ranks

@@ -100,9 +100,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (checks.any()) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
-  OverlappedSum* const overlapped = exchange_ && !local_gradients_
-                                        ? exchange_->overlapped_sum(chunks)
-                                        : nullptr;
+  // Verified gradients, and those to which local ones are added, are not known
+  // before the backward ends.
+  const bool can_overlap =
+      exchange_ && !local_gradients_ && !options_.verify_gradients();
+  OverlappedSum* const overlapped =
+      can_overlap ? exchange_->overlapped_sum(chunks) : nullptr;
   const Abandoning abandoning(overlapped);
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
   const auto compute = [&](size_t worker, size_t part, Replica& replica,
@@ -151,10 +154,6 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
-          if (sum) {
-            sum->begin(partials[worker]);
-            send(pass, *sum);
-          }
         } else {
           pass = compute(worker, part, replica, shards.parts[part], sum);
         }
@@ -352,10 +351,6 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       pass.gradient_sums[p] = checksum_of(leaf.grad());
       leaf.mutable_grad().reset();
     };
-  } else if (options_.verify_gradients() && !work.is_module()) {
-    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
-      pass.arrivals.emplace_back(p, leaf);
-    };
   }
   // A shard that does not contribute to the batch's loss has no backward: its
   // loss may be NaN, and 0 times NaN would be NaN.
@@ -446,24 +441,6 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }
   if (checks.loss) first.note_loss(findings.loss, loss);
-}
-
-void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {
-  auto& gradients = pass.gradients.parameters;
-  for (const auto& [p, leaf] : pass.arrivals) {
-    if (gradients[p].defined()) {
-      leaf.mutable_grad() = std::exchange(gradients[p], {}).release();
-    }
-    sum.add(p, leaf);
-  }
-  // Gradients that it did not take: the last one, or all of them if it only
-  // watched.
-  for (const auto& [p, leaf] : pass.arrivals) {
-    Tensor& left = leaf.mutable_grad();
-    if (!left.defined()) continue;
-    gradients[p] = OwnedGradient::take(std::exchange(left, Tensor()),
-                                       group_.parameters()[p]);
-  }
 }
 
 std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
