@@ -26,6 +26,7 @@ void PrintTo(SyncOutcome outcome, std::ostream* out) {
 namespace sync_state_test {
 namespace {
 
+using enum SyncEvent;
 using enum SyncPhase;
 using enum SyncOutcome;
 using enum GradientState;
@@ -37,8 +38,8 @@ struct Steps {
   GradientSyncState state;
   std::vector<SyncOutcome> outcomes;
 
-  Steps& then(const SyncEvent& event) {
-    outcomes.push_back(advance(state, event));
+  Steps& then(SyncEvent event, size_t p = 0, const Expected& expected = {}) {
+    outcomes.push_back(state.handle(event, p, expected));
     return *this;
   }
   std::vector<GradientState> gradients() const {
@@ -52,22 +53,22 @@ struct Steps {
 
 Steps begun(const Expected& expected) {
   Steps steps;
-  steps.then(BeginStep{expected});
+  steps.then(kBegin, 0, expected);
   return steps;
 }
 
 /// All states of a step with one parameter.
 Steps idle() { return {}; }
 Steps open_awaited() { return begun({1}); }
-Steps open_kept() { return begun({kUntilFlush}).then(Arrive{0}); }
-Steps open_ready() { return open_awaited().then(Arrive{0}); }
-Steps open_sent() { return open_ready().then(Send{0}); }
-Steps flushed_ready() { return open_awaited().then(Flush{}); }
-Steps flushed_sent() { return open_sent().then(Flush{}); }
-Steps finished() { return flushed_sent().then(Finish{}); }
-Steps abandoned() { return open_awaited().then(Abandon{}); }
+Steps open_kept() { return begun({kUntilFlush}).then(kArrive, 0); }
+Steps open_ready() { return open_awaited().then(kArrive, 0); }
+Steps open_sent() { return open_ready().then(kSend, 0); }
+Steps flushed_ready() { return open_awaited().then(kFlush); }
+Steps flushed_sent() { return open_sent().then(kFlush); }
+Steps finished() { return flushed_sent().then(kFinish); }
+Steps abandoned() { return open_awaited().then(kAbandon); }
 
-/// Where an event leads: the phase, the state of the parameter, the outcome.
+/// Result of an event: the phase, the state of the parameter, the outcome.
 struct Row {
   SyncPhase phase;
   GradientState gradient;
@@ -82,9 +83,8 @@ void PrintTo(const Row& row, std::ostream* out) {
 }
 
 const Expected kOne{1};
-const std::vector<SyncEvent> kEvents{BeginStep{kOne}, Arrive{0}, Send{0},
-                                     Flush{},         Finish{},  TakeSums{},
-                                     Abandon{}};
+constexpr std::array kEvents{kBegin,  kArrive, kSend,   kFlush,
+                             kFinish, kTake,   kAbandon};
 
 /// All rows of a state, in the order of kEvents. An empty row stands for an
 /// illegal event.
@@ -93,7 +93,7 @@ void expect_rows(const Steps& from,
   ASSERT_EQ(rows.size(), kEvents.size());
   for (size_t i = 0; i < kEvents.size(); ++i) {
     GradientSyncState state = from.state;
-    const SyncOutcome outcome = advance(state, kEvents[i]);
+    const SyncOutcome outcome = state.handle(kEvents[i], 0, kOne);
     if (!rows[i]) {
       EXPECT_EQ(outcome, kIllegal) << "event " << i;
       EXPECT_EQ(state, from.state) << "event " << i << " changed the state";
@@ -163,7 +163,7 @@ TEST(GradientSyncState, StartsOverAfterAStepThatFailed) {
 
 TEST(GradientSyncState, CountsAsManyGradientsAsExpected) {
   Steps steps = begun({3, 1});
-  steps.then(Arrive{0}).then(Arrive{1}).then(Arrive{0}).then(Arrive{0});
+  steps.then(kArrive, 0).then(kArrive, 1).then(kArrive, 0).then(kArrive, 0);
   EXPECT_EQ(steps.outcomes,
             (std::vector{kDone, kDone, kComplete, kDone, kComplete}));
   EXPECT_EQ(steps.gradients(), (std::vector{kReady, kReady}));
@@ -174,39 +174,39 @@ TEST(GradientSyncState, CountsAsManyGradientsAsExpected) {
 TEST(GradientSyncState, AParameterWithoutAGradientIsReadyFromTheStart) {
   Steps steps = begun({0, 1});
   EXPECT_EQ(steps.gradients(), (std::vector{kReady, kAwaited}));
-  steps.then(Send{0}).then(Arrive{0});
+  steps.then(kSend, 0).then(kArrive, 0);
   EXPECT_EQ(steps.outcomes, (std::vector{kDone, kDone, kRepeated}));
   EXPECT_EQ(steps.state.repeated, 0U);
 }
 
 TEST(GradientSyncState, KeepsGradientsOfUnknownNumberUntilFlush) {
   Steps steps = begun({kUntilFlush, kUntilFlush, kUntilFlush});
-  steps.then(Arrive{2}).then(Arrive{0}).then(Arrive{2});
+  steps.then(kArrive, 2).then(kArrive, 0).then(kArrive, 2);
   EXPECT_EQ(steps.outcomes, (std::vector{kDone, kDone, kDone, kDone}));
   EXPECT_EQ(steps.gradients(), (std::vector{kAwaited, kAwaited, kAwaited}));
   EXPECT_EQ(steps.state.gradients[2].arrived, 2);
   EXPECT_EQ(steps.state.gradients[1].arrived, 0);
   EXPECT_EQ(steps.state.order, (std::vector<size_t>{2, 0}));
   EXPECT_EQ(steps.state.repeated, 2U);
-  steps.then(Send{2});
+  steps.then(kSend, 2);
   EXPECT_EQ(steps.outcomes.back(), kIllegal);
-  steps.then(Flush{});
+  steps.then(kFlush);
   EXPECT_EQ(steps.gradients(), (std::vector{kReady, kReady, kReady}));
 }
 
 TEST(GradientSyncState, RemembersTheFirstGradientThatCameAgain) {
   Steps steps = begun({1, 1});
-  steps.then(Arrive{1}).then(Send{1}).then(Arrive{0}).then(Send{0});
-  steps.then(Arrive{1}).then(Arrive{0});
+  steps.then(kArrive, 1).then(kSend, 1).then(kArrive, 0).then(kSend, 0);
+  steps.then(kArrive, 1).then(kArrive, 0);
   EXPECT_EQ(steps.outcomes.back(), kRepeated);
   EXPECT_EQ(steps.state.repeated, 1U);
 }
 
 TEST(GradientSyncState, DoesNotFinishBeforeAllIsSent) {
   Steps steps = begun({1, 1});
-  steps.then(Arrive{0}).then(Send{0}).then(Flush{}).then(Finish{});
+  steps.then(kArrive, 0).then(kSend, 0).then(kFlush).then(kFinish);
   EXPECT_EQ(steps.outcomes.back(), kIllegal);
-  steps.then(Send{1}).then(Finish{});
+  steps.then(kSend, 1).then(kFinish);
   EXPECT_EQ(steps.outcomes.back(), kDone);
   EXPECT_EQ(steps.gradients(), (std::vector{kSummed, kSummed}));
 }
@@ -214,19 +214,19 @@ TEST(GradientSyncState, DoesNotFinishBeforeAllIsSent) {
 // In such a step, no rank sends anything before its Flush.
 TEST(GradientSyncState, ARankThatFailsLeavesNobodyWaitingBeforeAnythingIsSent) {
   Steps steps = begun({kUntilFlush, kUntilFlush});
-  steps.then(Arrive{0});
+  steps.then(kArrive, 0);
   Steps later = steps;
-  steps.then(Abandon{});
+  steps.then(kAbandon);
   EXPECT_EQ(steps.outcomes.back(), kDone);
-  later.then(Flush{}).then(Send{0}).then(Abandon{});
+  later.then(kFlush).then(kSend, 0).then(kAbandon);
   EXPECT_EQ(later.outcomes.back(), kSendRest);
 }
 
 TEST(GradientSyncState, ANewStepForgetsTheLastOne) {
   Steps steps = begun({1, 1});
-  steps.then(Arrive{0}).then(Send{0}).then(Arrive{0}).then(Abandon{});
+  steps.then(kArrive, 0).then(kSend, 0).then(kArrive, 0).then(kAbandon);
   const Expected expected{2, kUntilFlush};
-  steps.then(BeginStep{expected});
+  steps.then(kBegin, 0, expected);
   EXPECT_EQ(steps.state, begun(expected).state);
 }
 

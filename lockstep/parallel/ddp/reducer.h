@@ -74,12 +74,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   }
 
  private:
-  /// Where a pass has this rank's gradient of a parameter.
+  /// Place of this rank's gradient of a parameter in a pass.
   enum class Place {
     kNone,     ///< nowhere: it got none, or an undefined one
     kGrad,     ///< in .grad, because it is not complete
     kBucket,   ///< in its bucket
-    kInPlace,  ///< in .grad, whose memory is summed in place
+    kInPlace,  ///< in .grad, which is summed in place
   };
   struct Pass {
     int task = 0;  ///< autograd's id of the backward
@@ -119,8 +119,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Returns the parameters that get no gradient from this backward, or nothing
   /// if this backward is not a pass. Throws if parameters must not be unused.
   std::optional<std::vector<size_t>> check_unused();
-  /// Sends the gradient of parameter `p`, or nothing if it has none. `incoming`
-  /// is the gradient that autograd just added to .grad, if any.
+  /// Sends the gradient of parameter `p`, or zeros if there is no gradient.
+  /// `incoming` is the gradient that autograd just added to .grad, if any.
   void send(size_t p, bool has_gradient, const torch::Tensor& incoming = {});
   /// Copies the weighted gradient of `p` into its bucket.
   void fill_bucket(size_t p, bool has_gradient);

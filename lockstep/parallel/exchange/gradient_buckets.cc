@@ -205,6 +205,7 @@ void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
 void GradientBuckets::cut_into_parts(size_t bucket) {
   const std::vector<size_t>& places = buckets_[bucket].places;
   const GradBucket& grads = buckets_[bucket].grads;
+  if (hook_) return add_part(bucket, 0, places.size(), 0, grads.buffer.numel());
   size_t first = 0;
   int64_t begin = 0;
   int64_t at = 0;  // offset of the next gradient that is not apart
@@ -240,7 +241,11 @@ void GradientBuckets::donate() {
                    tensors_of_backward(), memory_.owner_of(world_.rank()));
 }
 
-void GradientBuckets::set_hook(CommHook hook) { hook_ = std::move(hook); }
+void GradientBuckets::set_hook(CommHook hook) {
+  hook_ = std::move(hook);
+  parts_.clear();
+  for (size_t i = 0; i < buckets_.size(); ++i) cut_into_parts(i);
+}
 
 std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
   std::vector<std::vector<size_t>> assignment;
@@ -251,10 +256,7 @@ std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
 void GradientBuckets::begin(double weight) {
   next_ = 0;
   weight_ = weight;
-  for (Bucket& bucket : buckets_) {
-    bucket.pending = bucket.places.size();
-    bucket.grads.weight = weight;
-  }
+  for (Bucket& bucket : buckets_) bucket.grads.weight = weight;
   for (Part& part : parts_) part.pending = part.places.size();
 }
 
@@ -283,25 +285,16 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
 }
 
 void GradientBuckets::mark_ready(size_t p) {
-  --buckets_[slots_[p].bucket].pending;
   --parts_[slots_[p].part].pending;
   send_ready();
 }
 
 void GradientBuckets::mark_all_ready() {
-  for (Bucket& bucket : buckets_) bucket.pending = 0;
   for (Part& part : parts_) part.pending = 0;
   send_ready();
 }
 
 void GradientBuckets::send_ready() {
-  if (hook_) {
-    for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
-      GradBucket& grads = buckets_[next_].grads;
-      submit("all-reduce", grads.index, [this, &grads] { run_hook(grads); });
-    }
-    return;
-  }
   for (; next_ < parts_.size() && parts_[next_].pending == 0; ++next_) {
     const Part& part = parts_[next_];
     submit("all-reduce", buckets_[part.bucket].grads.index,
@@ -321,6 +314,7 @@ void GradientBuckets::sum_apart(size_t p) {
 }
 
 void GradientBuckets::sum(const Part& part) {
+  if (hook_) return run_hook(buckets_[part.bucket].grads);
   const torch::NoGradGuard no_grad;
   if (is_apart(part.places.front())) return sum_apart(part.places.front());
   Tensor elements = part.elements;

@@ -154,11 +154,10 @@ class GradientBuckets {
  private:
   struct Bucket {
     std::vector<size_t> places;  // indices of its parameters
-    size_t pending = 0;  // its parameters that are not ready in this step
     GradBucket grads;
   };
-  /// The data that one all-reduce sums: a bucket, or a part of one. A hook gets
-  /// whole buckets.
+  /// The data that one all-reduce or hook sums: a bucket, or a part of one. A
+  /// hook gets whole buckets.
   struct Part {
     size_t bucket = 0;
     std::vector<size_t> places;  // its parameters; only one if it is large
@@ -207,7 +206,7 @@ class GradientBuckets {
   std::vector<torch::Tensor>
       in_place_;             // elements to sum in place, by parameter
   std::vector<Part> parts_;  // in the order of the buckets
-  size_t next_ = 0;          // next part to be sent, or next bucket for a hook
+  size_t next_ = 0;          // next part to be sent
   double weight_ = 1;        // weight of this rank in this step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
   WorkQueue queue_;  // last, so that it is destroyed first

@@ -12,8 +12,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::array kEvents{"BeginStep", "Arrive",   "Send",   "Flush",
-                             "Finish",    "TakeSums", "Abandon"};
+constexpr std::array kEvents{"kBegin",  "kArrive", "kSend",   "kFlush",
+                             "kFinish", "kTake",   "kAbandon"};
 constexpr std::array kPhases{"kIdle", "kOpen", "kFlushed", "kFinished",
                              "kAbandoned"};
 constexpr std::array kStates{"kAwaited", "kReady", "kSent", "kSummed"};
@@ -27,12 +27,13 @@ GradientSync::GradientSync(const World& world,
     : names_(std::move(names)),
       buckets_(world, parameters, cap, std::move(large_sum)) {}
 
-SyncOutcome GradientSync::apply(const SyncEvent& event, size_t p) {
-  const SyncOutcome outcome = advance(state_, event);
+SyncOutcome GradientSync::apply(SyncEvent event, size_t p,
+                                std::span<const int64_t> expected) {
+  const SyncOutcome outcome = state_.handle(event, p, expected);
   if (outcome != SyncOutcome::kIllegal) return outcome;
   std::string got = kPhases[static_cast<size_t>(state_.phase)];
-  const bool is_of_one = std::holds_alternative<Arrive>(event) ||
-                         std::holds_alternative<Send>(event);
+  const bool is_of_one =
+      event == SyncEvent::kArrive || event == SyncEvent::kSend;
   if (is_of_one && p < state_.gradients.size()) {
     got += fmt::format(", '{}' in {}", names_[p],
                        kStates[static_cast<size_t>(state_.gradients[p].state)]);
@@ -40,19 +41,19 @@ SyncOutcome GradientSync::apply(const SyncEvent& event, size_t p) {
   throw ParallelError(
       "sync", {.code = ErrorCode::kMisuse,
                .what = fmt::format("{} came out of turn in a sum of gradients",
-                                   kEvents[event.index()]),
+                                   kEvents[static_cast<size_t>(event)]),
                .expected = "the order of gradient_sync_state.h",
                .got = got,
                .fix = "report this: it is a defect of Lockstep"});
 }
 
 void GradientSync::begin(std::span<const int64_t> expected, double weight) {
-  apply(BeginStep{expected});
+  apply(SyncEvent::kBegin, 0, expected);
   buckets_.begin(weight);
 }
 
 void GradientSync::send(size_t p) {
-  apply(Send{p}, p);
+  apply(SyncEvent::kSend, p);
   buckets_.mark_ready(p);
 }
 
@@ -69,11 +70,11 @@ std::vector<size_t> GradientSync::unsent() const {
 
 void GradientSync::finish() {
   buckets_.wait();
-  apply(Finish{});
+  apply(SyncEvent::kFinish);
 }
 
 void GradientSync::take_sums() {
-  apply(TakeSums{});
+  apply(SyncEvent::kTake);
   const auto& gradients = state_.gradients;
   if (layout_ == Layout::kByIndex &&
       std::any_of(gradients.begin(), gradients.end(), [](const auto& gradient) {
@@ -85,7 +86,7 @@ void GradientSync::take_sums() {
 
 void GradientSync::abandon(Peers peers) noexcept {
   try {
-    const SyncOutcome outcome = apply(Abandon{});
+    const SyncOutcome outcome = apply(SyncEvent::kAbandon);
     if (peers == Peers::kStop) return;
     if (outcome == SyncOutcome::kSendRest) buckets_.mark_all_ready();
     buckets_.wait();

@@ -34,7 +34,6 @@ class GradientSync {
                GradientBuckets::LargeSum large_sum = {});
 
   const GradientSyncState& state() const { return state_; }
-  SyncPhase phase() const { return state_.phase; }
   /// Layout of the gradients in memory, and the thread that sums them.
   GradientBuckets& buckets() { return buckets_; }
   const GradientBuckets& buckets() const { return buckets_; }
@@ -44,11 +43,11 @@ class GradientSync {
   void begin(std::span<const int64_t> expected, double weight);
   /// Records that autograd added a gradient to parameter `p`. Returns
   /// kComplete, kRepeated or kDone.
-  SyncOutcome arrive(size_t p) { return apply(Arrive{p}, p); }
+  SyncOutcome arrive(size_t p) { return apply(SyncEvent::kArrive, p); }
   /// Sends the gradient of `p`, which is in its place in buckets().
   void send(size_t p);
   /// Ends the arrivals: each gradient is complete as it is.
-  void flush() { apply(Flush{}); }
+  void flush() { apply(SyncEvent::kFlush); }
   /// Returns the parameters that are not sent yet, in the order of the buckets,
   /// so that one bucket can be summed while the next one is filled.
   std::vector<size_t> unsent() const;
@@ -58,7 +57,7 @@ class GradientSync {
   /// Ends the step. The sums in buckets() have been used.
   void take_sums();
 
-  /// What the other ranks do when this rank abandons a step.
+  /// Behavior of the other ranks when this rank abandons a step.
   enum class Peers {
     kWait,  ///< they wait for this rank's gradients
     kStop,  ///< the World was aborted
@@ -78,7 +77,8 @@ class GradientSync {
   enum class Layout { kByIndex, kOrderIsKnown, kByOrder };
 
   /// Makes a transition. Throws ParallelError if it is illegal.
-  SyncOutcome apply(const SyncEvent& event, size_t p = 0);
+  SyncOutcome apply(SyncEvent event, size_t p = 0,
+                    std::span<const int64_t> expected = {});
 
   std::vector<std::string> names_;
   GradientSyncState state_;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <variant>
 #include <vector>
 
 // The state of one step in which ranks sum gradients, as a value that knows no
@@ -13,45 +12,42 @@
 //
 // The step:
 //
-//         BeginStep         Flush            Finish             TakeSums
-//   kIdle --------> kOpen --------> kFlushed --------> kFinished -------->
-//   kIdle
+//           kBegin          kFlush           kFinish             kTake
+//   kIdle --------> kOpen --------> kFlushed --------> kFinished -----> kIdle
 //                     |                |                   |
-//                     +----------------+------ Abandon ----+
+//                     +----------------+---- kAbandon -----+
 //                     v
-//                 kAbandoned, from which BeginStep leads to kOpen again
+//                 kAbandoned, from which kBegin leads to kOpen again
 //
-// Each parameter, from BeginStep on:
+// Each parameter, from kBegin on:
 //
-//             Arrive, as often as expected;
-//             or Flush                         Send          Finish
+//             kArrive, as often as expected;
+//             or kFlush                        kSend         kFinish
 //   kAwaited ----------------------> kReady --------> kSent --------> kSummed
 //
-// BeginStep says how many gradients the backward will add to each parameter,
-// or kUntilFlush if that is not known. A gradient that was sent can't be taken
+// kBegin says how many gradients the backward will add to each parameter, or
+// kUntilFlush if that is not known. A gradient that was sent can't be taken
 // back, so nothing is sent before it is known to be complete: after the
-// expected number of gradients, or at Flush.
+// expected number of gradients, or at kFlush.
 //
-// A gradient may arrive once more than expected:
-//   - in kReady, autograd has added it to a gradient that is not sent yet, so
-//     the sum is right;
-//   - in kSent, the sum lacks it. The outcome is kRepeated, and the ranks must
-//     not use the sums of this step.
+// A gradient may arrive once more than expected. In kReady, autograd adds it to
+// a gradient that is not sent yet, so the sum is right. In kSent, the sum lacks
+// it: the outcome is kRepeated, and the ranks must not use the sums.
 //
-// Abandon ends a step that failed on this rank. If the other ranks will send
-// their gradients all the same, the outcome is kSendRest: this rank has to take
-// part in the remaining sums, or the other ranks would wait for it.
+// kAbandon ends a step that failed on this rank. If the other ranks may have
+// begun to send, the outcome is kSendRest: this rank has to take part in the
+// remaining sums, or the other ranks would wait for it.
 //
-// Everything else is illegal, and changes nothing:
+// An illegal event changes nothing:
 //
-//              kIdle   kOpen   kFlushed   kFinished   kAbandoned
-//   BeginStep  yes     -       -          -           yes
-//   Arrive     -       yes     -          -           -
-//   Send       -       kReady  kReady     -           -
-//   Flush      -       yes     -          -           -
-//   Finish     -       -       all kSent  -           -
-//   TakeSums   -       -       -          yes         -
-//   Abandon    stays   yes     yes        yes         stays
+//             kIdle   kOpen      kFlushed     kFinished   kAbandoned
+//   kBegin    yes     -          -            -           yes
+//   kArrive   -       yes        -            -           -
+//   kSend     -       if kReady  if kReady    -           -
+//   kFlush    -       yes        -            -           -
+//   kFinish   -       -          if all kSent -           -
+//   kTake     -       -          -            yes         -
+//   kAbandon  stays   yes        yes          yes         stays
 namespace lockstep {
 
 enum class SyncPhase {
@@ -69,16 +65,33 @@ enum class GradientState {
   kSummed,   ///< the sum over all ranks is there
 };
 
-/// Expected number of gradients of a parameter that is not known: whatever
-/// arrives is kept until Flush.
+enum class SyncEvent {
+  kBegin,    ///< a step starts
+  kArrive,   ///< autograd added a gradient to a parameter
+  kSend,     ///< the gradient of a parameter is handed over
+  kFlush,    ///< the backward is over
+  kFinish,   ///< all sums are made
+  kTake,     ///< the caller has the sums
+  kAbandon,  ///< the step failed
+};
+
+enum class SyncOutcome {
+  kDone,      ///< nothing else to do
+  kComplete,  ///< of kArrive: the gradient is ready to be sent
+  kRepeated,  ///< of kArrive: the gradient was sent without this part
+  kSendRest,  ///< of kAbandon: other ranks wait for the gradients not sent yet
+  kIllegal,   ///< the caller made a mistake
+};
+
+/// Expected number of gradients of a parameter that is not known: all that
+/// arrive are kept until kFlush.
 constexpr int64_t kUntilFlush = -1;
 
-/// All state of a step.
 struct GradientSyncState {
   struct Gradient {
-    GradientState state = GradientState::kAwaited;
     int64_t expected = kUntilFlush;
     int64_t arrived = 0;
+    GradientState state = GradientState::kAwaited;
     bool operator==(const Gradient&) const = default;
   };
 
@@ -86,155 +99,94 @@ struct GradientSyncState {
   std::vector<Gradient> gradients;  ///< by parameter
   std::vector<size_t> order;        ///< parameters, by their first gradient
   /// First parameter with a gradient that arrived again: after it was sent, or
-  /// while it was kept until Flush.
+  /// while it was kept until kFlush.
   std::optional<size_t> repeated;
 
+  /// Makes the transition for `event`. kArrive and kSend are events of
+  /// parameter `p`. kBegin has the `expected` number of gradients of each
+  /// parameter.
+  SyncOutcome handle(SyncEvent event, size_t p = 0,
+                     std::span<const int64_t> expected = {}) {
+    const bool is_open = phase == SyncPhase::kOpen;
+    const bool is_flushed = phase == SyncPhase::kFlushed;
+    switch (event) {
+      case SyncEvent::kBegin:
+        if (phase != SyncPhase::kIdle && phase != SyncPhase::kAbandoned) break;
+        *this = {};
+        phase = SyncPhase::kOpen;
+        for (const int64_t count : expected) {
+          gradients.push_back({.expected = count,
+                               .state = count == 0 ? GradientState::kReady
+                                                   : GradientState::kAwaited});
+        }
+        return SyncOutcome::kDone;
+      case SyncEvent::kArrive:
+        if (!is_open) break;
+        return arrive(p);
+      case SyncEvent::kSend:
+        if (!is_open && !is_flushed) break;
+        if (gradients[p].state != GradientState::kReady) break;
+        gradients[p].state = GradientState::kSent;
+        return SyncOutcome::kDone;
+      case SyncEvent::kFlush:
+        if (!is_open) break;
+        move_all(GradientState::kAwaited, GradientState::kReady);
+        phase = SyncPhase::kFlushed;
+        return SyncOutcome::kDone;
+      case SyncEvent::kFinish:
+        if (!is_flushed || !is_all_sent()) break;
+        move_all(GradientState::kSent, GradientState::kSummed);
+        phase = SyncPhase::kFinished;
+        return SyncOutcome::kDone;
+      case SyncEvent::kTake:
+        if (phase != SyncPhase::kFinished) break;
+        phase = SyncPhase::kIdle;
+        return SyncOutcome::kDone;
+      case SyncEvent::kAbandon: {
+        // If all gradients are kept until kFlush, nobody sends before.
+        const bool is_sending =
+            is_flushed || (is_open && has_any([](const Gradient& gradient) {
+                             return gradient.expected != kUntilFlush;
+                           }));
+        if (phase != SyncPhase::kIdle) phase = SyncPhase::kAbandoned;
+        return is_sending && !is_all_sent() ? SyncOutcome::kSendRest
+                                            : SyncOutcome::kDone;
+      }
+    }
+    return SyncOutcome::kIllegal;
+  }
+
   bool operator==(const GradientSyncState&) const = default;
-};
 
-/// Starts a step with the expected number of gradients of each parameter.
-struct BeginStep {
-  std::span<const int64_t> expected;
-};
-/// Autograd added a gradient to parameter `p`.
-struct Arrive {
-  size_t p = 0;
-};
-/// The gradient of parameter `p` is handed over.
-struct Send {
-  size_t p = 0;
-};
-/// The backward is over.
-struct Flush {};
-/// All sums are made.
-struct Finish {};
-/// The caller has the sums. Their memory may be used again.
-struct TakeSums {};
-/// The step failed on this rank.
-struct Abandon {};
-
-using SyncEvent =
-    std::variant<BeginStep, Arrive, Send, Flush, Finish, TakeSums, Abandon>;
-
-enum class SyncOutcome {
-  kDone,      ///< nothing else to do
-  kComplete,  ///< of Arrive: the gradient is ready to be sent
-  kRepeated,  ///< of Arrive: the gradient was sent without this part
-  kSendRest,  ///< of Abandon: other ranks wait for the gradients not sent yet
-  kIllegal,   ///< the caller made a mistake
-};
-
-namespace sync_detail {
-
-/// One transition: a function for each event.
-struct Transition {
-  GradientSyncState& now;
-
-  SyncOutcome operator()(const BeginStep& event) const {
-    if (now.phase != SyncPhase::kIdle && now.phase != SyncPhase::kAbandoned) {
-      return SyncOutcome::kIllegal;
+ private:
+  SyncOutcome arrive(size_t p) {
+    Gradient& gradient = gradients[p];
+    if (++gradient.arrived == 1) order.push_back(p);
+    const bool is_sent = gradient.state == GradientState::kSent;
+    const bool is_kept = gradient.expected == kUntilFlush;
+    if (!repeated && (is_sent || (is_kept && gradient.arrived > 1))) {
+      repeated = p;
     }
-    now.phase = SyncPhase::kOpen;
-    now.gradients.clear();
-    for (const int64_t expected : event.expected) {
-      now.gradients.push_back({.state = expected == 0 ? GradientState::kReady
-                                                      : GradientState::kAwaited,
-                               .expected = expected});
-    }
-    now.order.clear();
-    now.repeated.reset();
-    return SyncOutcome::kDone;
+    if (is_sent) return SyncOutcome::kRepeated;
+    if (gradient.arrived != gradient.expected) return SyncOutcome::kDone;
+    gradient.state = GradientState::kReady;
+    return SyncOutcome::kComplete;
   }
 
-  SyncOutcome operator()(const Arrive& event) const {
-    if (now.phase != SyncPhase::kOpen) return SyncOutcome::kIllegal;
-    GradientSyncState::Gradient& gradient = now.gradients[event.p];
-    if (++gradient.arrived == 1) now.order.push_back(event.p);
-    if (gradient.state == GradientState::kAwaited) {
-      if (gradient.expected == kUntilFlush && gradient.arrived > 1) {
-        note_repeated(event.p);
-      }
-      if (gradient.arrived != gradient.expected) return SyncOutcome::kDone;
-      gradient.state = GradientState::kReady;
-      return SyncOutcome::kComplete;
-    }
-    if (gradient.state == GradientState::kReady) return SyncOutcome::kDone;
-    note_repeated(event.p);
-    return SyncOutcome::kRepeated;
-  }
-
-  SyncOutcome operator()(const Send& event) const {
-    const bool is_sending =
-        now.phase == SyncPhase::kOpen || now.phase == SyncPhase::kFlushed;
-    if (!is_sending) return SyncOutcome::kIllegal;
-    GradientState& state = now.gradients[event.p].state;
-    if (state != GradientState::kReady) return SyncOutcome::kIllegal;
-    state = GradientState::kSent;
-    return SyncOutcome::kDone;
-  }
-
-  SyncOutcome operator()(const Flush&) const {
-    if (now.phase != SyncPhase::kOpen) return SyncOutcome::kIllegal;
-    now.phase = SyncPhase::kFlushed;
-    for (auto& gradient : now.gradients) {
-      if (gradient.state == GradientState::kAwaited) {
-        gradient.state = GradientState::kReady;
-      }
-    }
-    return SyncOutcome::kDone;
-  }
-
-  SyncOutcome operator()(const Finish&) const {
-    if (now.phase != SyncPhase::kFlushed || !is_all_sent()) {
-      return SyncOutcome::kIllegal;
-    }
-    now.phase = SyncPhase::kFinished;
-    for (auto& gradient : now.gradients) {
-      gradient.state = GradientState::kSummed;
-    }
-    return SyncOutcome::kDone;
-  }
-
-  SyncOutcome operator()(const TakeSums&) const {
-    if (now.phase != SyncPhase::kFinished) return SyncOutcome::kIllegal;
-    now.phase = SyncPhase::kIdle;
-    return SyncOutcome::kDone;
-  }
-
-  SyncOutcome operator()(const Abandon&) const {
-    const SyncPhase before = now.phase;
-    if (before == SyncPhase::kIdle) return SyncOutcome::kDone;
-    now.phase = SyncPhase::kAbandoned;
-    // In kOpen the other ranks may be sending, unless all of them keep all
-    // gradients until Flush.
-    const bool is_sending =
-        before == SyncPhase::kFlushed ||
-        (before == SyncPhase::kOpen &&
-         std::any_of(now.gradients.begin(), now.gradients.end(),
-                     [](const auto& gradient) {
-                       return gradient.expected != kUntilFlush;
-                     }));
-    return is_sending && !is_all_sent() ? SyncOutcome::kSendRest
-                                        : SyncOutcome::kDone;
-  }
-
-  void note_repeated(size_t p) const {
-    if (!now.repeated) now.repeated = p;
+  template <class Predicate>
+  bool has_any(const Predicate& predicate) const {
+    return std::any_of(gradients.begin(), gradients.end(), predicate);
   }
   bool is_all_sent() const {
-    return std::all_of(now.gradients.begin(), now.gradients.end(),
-                       [](const auto& gradient) {
-                         return gradient.state == GradientState::kSent;
-                       });
+    return !has_any([](const Gradient& gradient) {
+      return gradient.state != GradientState::kSent;
+    });
+  }
+  void move_all(GradientState from, GradientState to) {
+    for (Gradient& gradient : gradients) {
+      if (gradient.state == from) gradient.state = to;
+    }
   }
 };
-
-}  // namespace sync_detail
-
-/// Makes the transition of `state` for `event`. An illegal event changes
-/// nothing. The parameter of an event must be one of the step.
-inline SyncOutcome advance(GradientSyncState& state, const SyncEvent& event) {
-  return std::visit(sync_detail::Transition{state}, event);
-}
 
 }  // namespace lockstep

@@ -77,7 +77,8 @@ OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
 
 void MessageExchange::exchange_reports(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
-  const SyncPhase phase = overlapped_ ? overlapped_->phase() : SyncPhase::kIdle;
+  const SyncPhase phase =
+      overlapped_ ? overlapped_->state().phase : SyncPhase::kIdle;
   const bool was_sent = phase == SyncPhase::kFinished;
   Tensor message = torch::zeros(
       {static_cast<int64_t>(StepReport::bytes(report_shape_))}, torch::kUInt8);
@@ -87,7 +88,7 @@ void MessageExchange::exchange_reports(
   const StepReport own = report_in(message);
   own.write(own_partials, totals);
   if (was_sent || phase == SyncPhase::kOpen) {
-    const auto repeated = overlapped_->repeated();
+    const auto repeated = overlapped_->state().repeated;
     own.header().repeated = repeated ? static_cast<int64_t>(*repeated) + 1 : 0;
   }
   for (size_t partial = 0; partial < own_partials.size(); ++partial) {
@@ -247,11 +248,11 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   exchange_reports(own_partials, totals);
   has_pieces_ = false;
-  if (overlapped_ && overlapped_->phase() == SyncPhase::kFinished) {
+  if (overlapped_ && overlapped_->state().phase == SyncPhase::kFinished) {
     check_sent();
     own_partials.clear();
   } else if (overlapped_ && (has_hook_ || chunks == shards_)) {
-    if (overlapped_->phase() == SyncPhase::kOpen) {
+    if (overlapped_->state().phase == SyncPhase::kOpen) {
       overlapped_->set_schedule(std::all_of(
           reports_.begin(), reports_.end(), [](const StepReport& report) {
             return report.header().repeated == 0;

@@ -206,7 +206,7 @@ void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
 }
 
 void OverlappedSum::wait() {
-  if (phase() == SyncPhase::kFlushed) sync_.finish();
+  if (state().phase == SyncPhase::kFlushed) sync_.finish();
 }
 
 void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
@@ -217,7 +217,7 @@ void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
   }
   try {
     // In a first step, begin() was called before the backward.
-    if (phase() != SyncPhase::kOpen) start(partials, /*expected=*/0);
+    if (state().phase != SyncPhase::kOpen) start(partials, /*expected=*/0);
     earlier_ = &partials;
     fill_rest(last);
     earlier_ = nullptr;

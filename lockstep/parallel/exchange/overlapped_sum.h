@@ -72,7 +72,8 @@ class OverlappedSum {
   /// Must be called after the backward of the first step, on all ranks.
   /// `came_once` says whether each gradient came once on all ranks.
   void set_schedule(bool came_once);
-  SyncPhase phase() const { return sync_.phase(); }
+  /// State of the step. If its `repeated` was sent, the sums are wrong.
+  const GradientSyncState& state() const { return sync_.state(); }
 
   /// Must be called before the backward of this rank's last shard. `earlier`
   /// are the partial sums of the shards before it. They must stay alive until
@@ -98,9 +99,6 @@ class OverlappedSum {
   /// order in which rank 0's gradients arrived. Collective, between steps.
   void follow_order();
 
-  /// Returns a parameter whose gradient came several times in this backward. If
-  /// it was sent before, the sums are wrong.
-  std::optional<size_t> repeated() const { return sync_.state().repeated; }
   /// Returns, after the sum, whether this rank had a gradient for parameter
   /// `p`.
   bool has_gradient(size_t p) const { return has_gradient_[p]; }

@@ -39,8 +39,9 @@ struct StepTotals {
   bool needs_grad = false;
 };
 
-/// What a rank tells the other ranks about its part of a step before they use
-/// its gradients. Its memory, which has the same size on all ranks, is
+/// The report of a rank on its part of a step, which the other ranks need
+/// before they use its gradients. Its memory, which has the same size on all
+/// ranks, is
 ///
 ///   Header
 ///   ShardLossTotal  losses[shards]               those of the rank's own
@@ -62,7 +63,7 @@ class StepReport {
     int64_t partials;    ///< number of the rank's partial sums
     int64_t needs_grad;  ///< StepTotals::needs_grad, as 0 or 1
     /// 1 + index of a parameter whose gradient came several times in the
-    /// backward (OverlappedSum::repeated()). 0: there is none.
+    /// backward (GradientSyncState::repeated), or 0.
     int64_t repeated;
     /// 1 + index of the first parameter that the rank wants to be shared again
     /// (SharedExchange::begin_step()). 0: this is the report of a step.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
@@ -44,21 +45,6 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
     if (gradient.defined()) gradient.mul_(factor);
   }
 }
-
-/// Abandons the sum of a step that throws, so that other ranks don't wait for
-/// it.
-class Abandoning {
- public:
-  explicit Abandoning(OverlappedSum* sum) : sum_(sum) {}
-  ~Abandoning() {
-    if (sum_) sum_->abandon();
-  }
-  Abandoning(const Abandoning&) = delete;
-  Abandoning& operator=(const Abandoning&) = delete;
-
- private:
-  OverlappedSum* sum_;
-};
 
 }  // namespace
 
@@ -106,7 +92,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       exchange_ && !local_gradients_ && !options_.verify_gradients();
   OverlappedSum* const overlapped =
       can_overlap ? exchange_->overlapped_sum(chunks) : nullptr;
-  const Abandoning abandoning(overlapped);
+  // If the step throws, other ranks must not wait for this one.
+  const auto abandons = c10::make_scope_exit([&] {
+    if (overlapped) overlapped->abandon();
+  });
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
   const auto compute = [&](size_t worker, size_t part, Replica& replica,
                            const IValue& values, OverlappedSum* sum,
