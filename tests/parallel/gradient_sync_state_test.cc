@@ -181,12 +181,14 @@ TEST(GradientSyncState, AParameterWithoutAGradientIsReadyFromTheStart) {
 
 TEST(GradientSyncState, KeepsGradientsOfUnknownNumberUntilFlush) {
   Steps steps = begun({kUntilFlush, kUntilFlush, kUntilFlush});
-  steps.then(kArrive, 2).then(kArrive, 0).then(kArrive, 2);
+  steps.then(kArrive, 0).then(kArrive, 2);
+  EXPECT_EQ(steps.state.repeated, std::nullopt);
+  steps.then(kArrive, 2);
   EXPECT_EQ(steps.outcomes, (std::vector{kDone, kDone, kDone, kDone}));
   EXPECT_EQ(steps.gradients(), (std::vector{kAwaited, kAwaited, kAwaited}));
   EXPECT_EQ(steps.state.gradients[2].arrived, 2);
   EXPECT_EQ(steps.state.gradients[1].arrived, 0);
-  EXPECT_EQ(steps.state.order, (std::vector<size_t>{2, 0}));
+  EXPECT_EQ(steps.state.order, (std::vector<size_t>{0, 2}));
   EXPECT_EQ(steps.state.repeated, 2U);
   steps.then(kSend, 2);
   EXPECT_EQ(steps.outcomes.back(), kIllegal);

@@ -14,7 +14,6 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/gradient_hooks.h"
 #include "lockstep/parallel/ddp/options.h"
-#include "lockstep/parallel/ddp/parameter_changes.h"
 #include "lockstep/parallel/ddp/rounds.h"
 #include "lockstep/parallel/ddp/trained_parameters.h"
 #include "lockstep/parallel/ddp/watched_forwards.h"
