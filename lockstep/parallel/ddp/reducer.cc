@@ -74,8 +74,10 @@ Reducer::Reducer(const World& world, ModuleHandle module,
   }
   changes_.fingerprint();  // records the writes of the broadcasts
   packed_buffers_ = PackedTensors(module_.buffers);
-  buckets_.emplace(world_, parameters_,
-                   static_cast<int64_t>(options_.bucket_cap_mb() * (1 << 20)));
+  expected_.assign(parameters_.size(),
+                   options_.static_graph() ? kUntilFlush : 1);
+  sync_.emplace(world_, parameters_, trained_.names,
+                static_cast<int64_t>(options_.bucket_cap_mb() * (1 << 20)));
 }
 
 void Reducer::follow_parameters() {
@@ -89,7 +91,7 @@ void Reducer::follow_parameters() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& parameter = parameters_[p];
     if (!parameter.requires_grad()) continue;
-    const Tensor& view = buckets_->view(p);
+    const Tensor& view = sync_->buckets().view(p);
     const bool is_alike = parameter.scalar_type() == view.scalar_type() &&
                           parameter.device() == view.device() &&
                           parameter.sizes() == view.sizes();
@@ -118,13 +120,10 @@ void Reducer::follow_parameters() {
   }
 }
 
-void Reducer::follow_arrivals(int root, const std::vector<size_t>& arrivals) {
-  if (follows_arrivals_) return;
-  follows_arrivals_ = true;
+void Reducer::follow_order(int root) {
   const bool varies =
       options_.find_unused_parameters() && !options_.static_graph();
-  if (world_.size() == 1 || varies) return;
-  buckets_->rebuild_buckets(root, arrivals);
+  if (world_.size() > 1 && !varies) sync_->follow_order(root);
 }
 
 void Reducer::check_usable() const {
@@ -209,14 +208,11 @@ void Reducer::before_gradient(size_t p) {
   }
 }
 
-Reducer::Pass Reducer::new_pass(const Round& round) const {
-  return {.round = round,
-          .awaited = std::vector<int64_t>(parameters_.size(), 1),
-          .missing = {},
-          .arrivals = {},
-          .has_gradient = std::vector<bool>(parameters_.size()),
-          .is_in_place = std::vector<bool>(parameters_.size()),
-          .is_used = {}};
+void Reducer::begin_pass(const Round& round,
+                         const std::vector<int64_t>& expected) {
+  pass_ = Pass{.round = round,
+               .places = std::vector<Place>(parameters_.size(), Place::kNone)};
+  sync_->begin(expected, round.weight);
 }
 
 std::optional<std::vector<size_t>> Reducer::check_unused() {
@@ -260,18 +256,13 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   const bool is_static = options_.static_graph();
   const int64_t samples =
       rounds_.counts_samples() ? forwards_.samples_in_backward(reached) : 0;
-  Pass pass = new_pass(rounds_.next(samples));
-  pass.task = task;
-  pass.only_counts = is_static && expected_.empty();
-  if (pass.only_counts) {
-    pass.awaited.assign(parameters_.size(), 0);
-  } else if (is_static) {
-    pass.awaited = expected_;
-  } else {
-    for (const size_t p : *unused) pass.awaited[p] = 0;
+  std::vector<int64_t> expected = expected_;
+  // The graph of a checkpointed module does not lead to all parameters.
+  if (!is_static) {
+    for (const size_t p : *unused) expected[p] = 0;
   }
-  pass_ = std::move(pass);
-  buckets_->begin(pass_->round.weight);
+  begin_pass(rounds_.next(samples), expected);
+  pass_->task = task;
   GradientHooks::at_end_of_backward(
       [self = shared_from_this()] { self->close_pass(); },
       [self = shared_from_this()] { self->abandon(); });
@@ -279,10 +270,8 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   // Checkpointed parts change the buffers again when they are recomputed.
   if (!is_static) send_buffers();
   prepare_earlier_gradients();
-  if (!pass_->only_counts) {
-    for (size_t p = 0; p < parameters_.size(); ++p) {
-      if (pass_->awaited[p] == 0) mark_ready(p, false);
-    }
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (expected[p] == 0) send(p, false);
   }
 }
 
@@ -292,26 +281,16 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
   const std::lock_guard lock(mutex_);
   if (!pass_) return local_->add(parameters_[p], incoming);
   const int task = torch::autograd::get_current_graph_task_id();
-  Pass& pass = *pass_;
   const bool is_static = options_.static_graph();
-  if (pass.task != task && !is_static) {
+  if (pass_->task != task && !is_static) {
     give_up({.code = ErrorCode::kRepeatedGradient,
              .what = fmt::format("parameter '{}' got a gradient in a backward "
                                  "within the backward (checkpointing?)",
                                  trained_.names[p]),
              .fix = "set static_graph(true)"});
   }
-  const bool is_defined = incoming.defined();
-  const bool stays = pass.only_counts || pass.awaited[p] > 1;
-  if (stays || !options_.gradient_as_bucket_view()) {
-    own_memory(parameters_[p], incoming);
-  }
-  if (pass.only_counts) {
-    if (pass.awaited[p]++ == 0) pass.arrivals.push_back(p);
-    pass.has_gradient[p] = pass.has_gradient[p] || is_defined;
-    return;
-  }
-  if (pass.awaited[p] == 0) {
+  const SyncOutcome outcome = sync_->arrive(p);
+  if (outcome == SyncOutcome::kRepeated) {
     give_up({.code = ErrorCode::kRepeatedGradient,
              .what = fmt::format(
                  "parameter '{}' got more gradients than {}", trained_.names[p],
@@ -319,29 +298,31 @@ void Reducer::on_gradient(size_t p, const Tensor& incoming) {
              .fix = is_static ? "leave static_graph off: the graph changes"
                               : "set static_graph(true)"});
   }
-  if (!is_defined && !is_static && !options_.find_unused_parameters()) {
-    pass.missing.push_back(p);
+  const bool is_complete = outcome == SyncOutcome::kComplete;
+  if (!is_complete || !options_.gradient_as_bucket_view()) {
+    own_memory(parameters_[p], incoming);
   }
-  if (--pass.awaited[p] == 0) {
-    mark_ready(p, is_static ? parameters_[p].grad().defined() : is_defined,
-               incoming);
-  }
+  if (incoming.defined()) pass_->places[p] = Place::kGrad;
+  if (!is_complete) return;
+  send(p, is_static ? parameters_[p].grad().defined() : incoming.defined(),
+       incoming);
 }
 
-void Reducer::mark_ready(size_t p, bool has_gradient, const Tensor& incoming) {
-  pass_->has_gradient[p] = has_gradient;
-  if (has_gradient) pass_->arrivals.push_back(p);
-  pass_->is_in_place[p] = has_gradient &&
-                          has_own_memory(parameters_[p], incoming) &&
-                          buckets_->sum_in_place(p, parameters_[p].grad());
-  if (!pass_->is_in_place[p]) fill_bucket(p, has_gradient);
-  buckets_->mark_ready(p);
+void Reducer::send(size_t p, bool has_gradient, const Tensor& incoming) {
+  if (has_gradient && has_own_memory(parameters_[p], incoming) &&
+      sync_->buckets().sum_in_place(p, parameters_[p].grad())) {
+    pass_->places[p] = Place::kInPlace;
+  } else {
+    fill_bucket(p, has_gradient);
+    pass_->places[p] = has_gradient ? Place::kBucket : Place::kNone;
+  }
+  sync_->send(p);
 }
 
 void Reducer::fill_bucket(size_t p, bool has_gradient) {
   const torch::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView unseen;
-  Tensor& view = buckets_->view(p);
+  Tensor& view = sync_->buckets().view(p);
   Tensor& gradient = parameters_[p].mutable_grad();
   if (gradient.defined() && gradient.layout() != torch::kStrided) {
     give_up({.code = ErrorCode::kSparseGradient,
@@ -358,7 +339,8 @@ void Reducer::fill_bucket(size_t p, bool has_gradient) {
     view.zero_();
     return;
   }
-  const double weight = buckets_->applies_weight() ? 1 : pass_->round.weight;
+  const double weight =
+      sync_->buckets().applies_weight() ? 1 : pass_->round.weight;
   if (has_gradient && is_view) {
     if (weight != 1) gradient.mul_(weight);
   } else if (weight != 1) {
@@ -393,7 +375,7 @@ void Reducer::send_buffers() {
   if (world_.size() == 1) return;
   const int root = pass_->round.root;
   if (world_.rank() == root) packed_buffers_.pack();
-  buckets_->submit("buffers", -1, [this, root] {
+  sync_->buckets().submit("buffers", -1, [this, root] {
     world_.broadcast(packed_buffers_.message(), root);
   });
 }
@@ -403,22 +385,24 @@ void Reducer::exchange_changes() {
   // Within join(), ranks without inputs don't update their parameters.
   if (world_.size() == 1 || rounds_.is_joining()) return;
   pass_->changes = ParameterChanges::message_of(fingerprint, trained_.device);
-  buckets_->submit("changes", -1, [this, changes = pass_->changes]() mutable {
-    world_.all_reduce(changes, ReduceOp::MAX);
-  });
+  sync_->buckets().submit("changes", -1,
+                          [this, changes = pass_->changes]() mutable {
+                            world_.all_reduce(changes, ReduceOp::MAX);
+                          });
 }
 
 void Reducer::exchange_used() {
   std::vector<uint8_t> is_used(parameters_.size());
   for (size_t p = 0; p < is_used.size(); ++p) {
     // Gradients added under no_sync() count as used too.
-    is_used[p] = pass_->has_gradient[p] || local_->has(parameters_[p]);
+    is_used[p] =
+        pass_->places[p] != Place::kNone || local_->has(parameters_[p]);
   }
   pass_->is_used = torch::tensor(is_used, torch::kUInt8).to(trained_.device);
-  buckets_->submit("used parameters", -1,
-                   [this, used = pass_->is_used]() mutable {
-                     world_.all_reduce(used, ReduceOp::MAX);
-                   });
+  sync_->buckets().submit("used parameters", -1,
+                          [this, used = pass_->is_used]() mutable {
+                            world_.all_reduce(used, ReduceOp::MAX);
+                          });
 }
 
 // The end of a pass.
@@ -431,29 +415,47 @@ void Reducer::close_pass() {
     if (failure_.empty()) failure_ = text_of(error);
     world_.abort(failure_);
     pass_.reset();
+    sync_->abandon(GradientSync::Peers::kStop);
     throw;
   }
 }
 
 void Reducer::finish_pass() {
+  const bool is_static = options_.static_graph();
   check_complete();
-  if (options_.static_graph()) send_buffers();
-  if (pass_->only_counts) settle_static_graph();
-  if (options_.find_unused_parameters() && !options_.static_graph()) {
+  if (is_static) send_buffers();
+  sync_->flush();
+  if (is_counting()) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      expected_[p] = sync_->state().gradients[p].arrived;
+    }
+    exchange_used();
+    for (const size_t p : sync_->unsent()) {
+      send(p, pass_->places[p] == Place::kGrad);
+    }
+  } else if (options_.find_unused_parameters() && !is_static) {
     exchange_used();
   }
-  buckets_->wait();
+  sync_->finish();
   check_same_parameters();
   write_back();
-  const Pass pass = std::move(*pass_);
+  sync_->take_sums();
+  const int root = pass_->round.root;
   pass_.reset();
-  follow_arrivals(pass.round.root, pass.arrivals);
+  follow_order(root);
 }
 
 void Reducer::check_complete() {
-  std::vector<size_t> missing = pass_->missing;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (!pass_->only_counts && pass_->awaited[p] > 0) missing.push_back(p);
+  const auto& gradients = sync_->state().gradients;
+  const bool may_be_undefined =
+      options_.static_graph() || options_.find_unused_parameters();
+  std::vector<size_t> missing;
+  for (size_t p = 0; p < parameters_.size() && !pass_->is_shadow; ++p) {
+    const bool is_awaited = gradients[p].expected != kUntilFlush &&
+                            gradients[p].state == GradientState::kAwaited;
+    const bool is_undefined =
+        !may_be_undefined && pass_->places[p] == Place::kNone;
+    if (is_awaited || is_undefined) missing.push_back(p);
   }
   if (missing.empty()) return;
   const bool is_static = options_.static_graph();
@@ -485,17 +487,6 @@ void Reducer::check_same_parameters() {
               "wrapped"});
 }
 
-void Reducer::settle_static_graph() {
-  Pass& pass = *pass_;
-  expected_ = pass.awaited;
-  exchange_used();
-  const auto arrivals = std::exchange(pass.arrivals, {});
-  for (const size_t p : arrivals) mark_ready(p, pass.has_gradient[p]);
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (expected_[p] == 0) mark_ready(p, false);
-  }
-}
-
 void Reducer::write_back() {
   const torch::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView unseen;
@@ -506,7 +497,7 @@ void Reducer::write_back() {
     is_used_.assign(bytes, bytes + used.numel());
   }
   for (size_t p = 0; p < parameters_.size() && !pass.is_shadow; ++p) {
-    const Tensor& view = buckets_->view(p);
+    const Tensor& view = sync_->buckets().view(p);
     Tensor& gradient = parameters_[p].mutable_grad();
     const Tensor kept = pass.kept.empty() ? Tensor() : pass.kept[p];
     if (!is_used_.empty() && !is_used_[p]) {
@@ -514,7 +505,7 @@ void Reducer::write_back() {
       continue;
     }
     local_->clear(parameters_[p]);
-    if (pass.is_in_place[p]) {
+    if (pass.places[p] == Place::kInPlace) {
       // .grad already holds the sum.
     } else if (options_.gradient_as_bucket_view()) {
       gradient = view;
@@ -534,6 +525,7 @@ void Reducer::abandon() noexcept {
   const std::lock_guard lock(mutex_);
   if (!pass_) return;
   pass_.reset();
+  sync_->abandon(GradientSync::Peers::kStop);
   if (!failure_.empty()) return;
   failure_ = fmt::format("the backward of rank {} ended with an exception",
                          world_.rank());
@@ -580,19 +572,17 @@ void Reducer::join(const std::function<void()>& steps,
 void Reducer::shadow(const Round& round) {
   {
     const std::lock_guard lock(mutex_);
-    if (options_.static_graph() && expected_.empty()) {
+    if (is_counting()) {
       give_up({.code = ErrorCode::kUnevenInputs,
                .what = fmt::format("rank {} has no inputs in the first step of "
                                    "a static graph",
                                    world_.rank()),
                .fix = "make that step with inputs on every rank"});
     }
-    pass_ = new_pass(round);
+    begin_pass(round, std::vector<int64_t>(parameters_.size(), 0));
     pass_->is_shadow = true;
-    pass_->awaited.assign(parameters_.size(), 0);
-    buckets_->begin(round.weight);
     if (!options_.static_graph()) send_buffers();
-    for (size_t p = 0; p < parameters_.size(); ++p) mark_ready(p, false);
+    for (size_t p = 0; p < parameters_.size(); ++p) send(p, false);
   }
   close_pass();
 }

@@ -14,11 +14,10 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/parallel/ddp/gradient_hooks.h"
 #include "lockstep/parallel/ddp/options.h"
-#include "lockstep/parallel/ddp/parameter_changes.h"
 #include "lockstep/parallel/ddp/rounds.h"
 #include "lockstep/parallel/ddp/trained_parameters.h"
 #include "lockstep/parallel/ddp/watched_forwards.h"
-#include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "lockstep/parallel/exchange/gradient_sync.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
@@ -30,9 +29,13 @@ namespace lockstep::ddp {
 ///
 /// A backward that goes through a synced forward (WatchedForwards) is a *pass*.
 /// It opens before the first gradient is added to a parameter (GradientHooks).
-/// Each gradient is copied into its bucket as it arrives. Full buckets are
-/// summed during the backward (GradientBuckets), in the reducer's own process
+/// Each gradient is copied into its bucket when it is complete. Full buckets
+/// are summed during the backward (GradientSync), in the reducer's own process
 /// group. When the backward ends, .grad holds the result.
+///
+/// A pass expects one gradient of each parameter that its graph reaches. That
+/// of a static graph expects as many as the first pass had, which therefore
+/// keeps all gradients until its backward ends.
 ///
 /// Calls must come from one thread at a time. Autograd may use several threads.
 class Reducer : public std::enable_shared_from_this<Reducer> {
@@ -60,27 +63,28 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_synced() const { return is_synced_; }
   /// If false, forwards are not watched, so gradients stay on this rank.
   void set_synced(bool on) { is_synced_ = on; }
-  void set_hook(CommHook hook) { buckets_->set_hook(std::move(hook)); }
+  void set_hook(CommHook hook) { sync_->buckets().set_hook(std::move(hook)); }
   void join(const std::function<void()>& steps, const JoinOptions& options);
   bool is_joining() const { return rounds_.is_joining(); }
 
   /// Returns the current buckets, each a list of parameter indices.
   std::vector<std::vector<size_t>> assignment() const {
-    return buckets_->assignment();
+    return sync_->buckets().assignment();
   }
 
  private:
+  /// Place of this rank's gradient of a parameter in a pass.
+  enum class Place {
+    kNone,     ///< nowhere: it got none, or an undefined one
+    kGrad,     ///< in .grad, because it is not complete
+    kBucket,   ///< in its bucket
+    kInPlace,  ///< in .grad, which is summed in place
+  };
   struct Pass {
     int task = 0;  ///< autograd's id of the backward
     Round round;
-    bool is_shadow = false;        ///< pass of a rank without inputs
-    bool only_counts = false;      ///< first pass of a static graph
-    std::vector<int64_t> awaited;  ///< number of gradients that parameter p
-                                   ///< still lacks
-    std::vector<size_t> missing;  ///< parameters that got an undefined gradient
-    std::vector<size_t> arrivals;
-    std::vector<bool> has_gradient;
-    std::vector<bool> is_in_place;  ///< by parameter: .grad itself is summed
+    bool is_shadow = false;     ///< pass of a rank without inputs
+    std::vector<Place> places;  ///< by parameter
     /// Earlier values of .grad that a sum over the ranks would change.
     std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< one byte per parameter; after the exchange,
@@ -97,9 +101,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Throws if a parameter changed its type, device or shape, or started to
   /// require a gradient.
   void follow_parameters();
-  /// Rebuilds the buckets after the first pass, in the order in which gradients
-  /// arrived.
-  void follow_arrivals(int root, const std::vector<size_t>& arrivals);
+  /// Puts the buckets into the order in which the gradients of the first pass
+  /// arrived on rank `root`.
+  void follow_order(int root);
   void check_usable() const;
   /// Makes the other ranks stop waiting, and throws.
   [[noreturn]] void give_up(const Problem& problem);
@@ -108,15 +112,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_output(const WatchedForwards::Forward& forward);
   void before_gradient(size_t p);
   void on_gradient(size_t p, const torch::Tensor& incoming);
-  Pass new_pass(const Round& round) const;
+  /// Starts a pass in which `expected` gradients of each parameter will arrive.
+  void begin_pass(const Round& round, const std::vector<int64_t>& expected);
   void open_pass(int task, const WatchedForwards::Forward& reached);
   /// Returns the parameters that get no gradient from this backward, or nothing
   /// if this backward is not a pass. Throws if parameters must not be unused.
   std::optional<std::vector<size_t>> check_unused();
-  /// Marks parameter `p` as ready. `incoming` is the gradient that autograd
-  /// just added to .grad, if any.
-  void mark_ready(size_t p, bool has_gradient,
-                  const torch::Tensor& incoming = {});
+  /// Sends the gradient of parameter `p`, or zeros if there is no gradient.
+  /// `incoming` is the gradient that autograd just added to .grad, if any.
+  void send(size_t p, bool has_gradient, const torch::Tensor& incoming = {});
   /// Copies the weighted gradient of `p` into its bucket.
   void fill_bucket(size_t p, bool has_gradient);
 
@@ -136,7 +140,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Throws if the ranks changed their parameters differently and the
   /// parameters now differ.
   void check_same_parameters();
-  void settle_static_graph();
+  /// Returns whether this is the first pass of a static graph, which counts the
+  /// gradients of each parameter.
+  bool is_counting() const { return expected_[0] == kUntilFlush; }
   void write_back();
   /// Cleans up after a backward that threw.
   void abandon() noexcept;
@@ -152,9 +158,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Rounds rounds_;
 
   bool is_synced_ = true;
-  bool follows_arrivals_ = false;
-  std::vector<int64_t> expected_;  // static graph: gradients per parameter
-  std::vector<bool> is_used_;      // by any rank; empty: all are used
+  // Gradients of each parameter in a pass that reaches all of them. Of a static
+  // graph, kUntilFlush until they are known.
+  std::vector<int64_t> expected_;
+  std::vector<bool> is_used_;  // by any rank; empty: all are used
   PackedTensors packed_buffers_;
 
   std::mutex mutex_;  // guards the members below against autograd's threads
@@ -164,7 +171,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<Pass> pass_;
   std::string failure_;
   std::optional<GradientHooks> hooks_;
-  std::optional<GradientBuckets> buckets_;  // destroyed first
+  std::optional<GradientSync> sync_;  // destroyed first
 };
 
 }  // namespace lockstep::ddp

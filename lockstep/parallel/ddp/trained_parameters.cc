@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep::ddp {
+
+using torch::Tensor;
 
 TrainedParameters::TrainedParameters(const ModuleHandle& module) {
   std::set<const void*> seen;
@@ -49,6 +54,64 @@ std::string TrainedParameters::names_of(
     text += fmt::format(" and {} more", places.size() - kMost);
   }
   return text;
+}
+
+ParameterChanges::ParameterChanges(std::vector<Tensor> parameters)
+    : parameters_(std::move(parameters)) {
+  for (const Tensor& parameter : parameters_) {
+    seen_.push_back(look_at(parameter));
+  }
+}
+
+ParameterChanges::Seen ParameterChanges::look_at(const Tensor& parameter) {
+  return {.version = parameter.is_inference()
+                         ? 0
+                         : static_cast<uint32_t>(parameter._version()),
+          .storage = parameter.storage().getWeakStorageImpl()};
+}
+
+int64_t ParameterChanges::fingerprint() {
+  Fnv1a hash;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Seen now = look_at(parameters_[p]);
+    hash.add_unit(now.version - seen_[p].version);
+    hash.add_unit(now.storage == seen_[p].storage ? 0 : 1);
+    seen_[p] = std::move(now);
+  }
+  return static_cast<int64_t>(hash.value());
+}
+
+Tensor ParameterChanges::message_of(int64_t fingerprint, torch::Device device) {
+  return torch::tensor({fingerprint, ~fingerprint}, torch::kInt64).to(device);
+}
+
+bool ParameterChanges::are_same(const Tensor& largest) {
+  const Tensor on_host = largest.cpu();
+  const auto* numbers = on_host.const_data_ptr<int64_t>();
+  return numbers[0] == ~numbers[1];
+}
+
+DifferentParameters compare_parameters(const World& world,
+                                       const std::vector<Tensor>& parameters) {
+  std::string checksums;
+  for (const Tensor& parameter : parameters) {
+    checksums += checksum_of(parameter);
+  }
+  const auto all = world.all_gather_text(checksums);
+  DifferentParameters different;
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    different.rank = static_cast<int>(rank);
+    const size_t length = checksums.size() / parameters.size();
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const size_t at = p * length;
+      if (all[rank].compare(at, length, all[0], at, length) != 0) {
+        different.places.push_back(p);
+      }
+    }
+    break;
+  }
+  return different;
 }
 
 }  // namespace lockstep::ddp

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/parallel/module/module_handle.h"
 
 namespace lockstep::ddp {
@@ -23,5 +27,48 @@ struct TrainedParameters {
   ModuleHandle::Named frozen;  ///< parameters that require no gradient
   torch::Device device = torch::kCPU;
 };
+
+/// Tracks changes that a program made to its parameters since the last check.
+/// Ranks whose programs made the same changes have the same parameters. If the
+/// changes differ, it is worth comparing the values.
+class ParameterChanges {
+ public:
+  ParameterChanges() = default;
+  explicit ParameterChanges(std::vector<torch::Tensor> parameters);
+
+  /// Returns a hash of how often each parameter was written to, and which ones
+  /// got other memory, since the last call. Costs a few nanoseconds per
+  /// parameter.
+  int64_t fingerprint();
+  /// Returns a (2) int64 tensor: the fingerprint and its complement. are_same()
+  /// takes the maximum of these over the ranks. The largest complement is the
+  /// complement of the smallest fingerprint, so the maximum shows whether all
+  /// are the same.
+  static torch::Tensor message_of(int64_t fingerprint, torch::Device device);
+  static bool are_same(const torch::Tensor& largest);
+
+ private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  struct Seen {
+    uint32_t version = 0;
+    /// Weak, so it does not keep the memory, but keeps the address from being
+    /// reused by another storage.
+    WeakStorage storage;
+  };
+  static Seen look_at(const torch::Tensor& parameter);
+
+  std::vector<torch::Tensor> parameters_;
+  std::vector<Seen> seen_;
+};
+
+struct DifferentParameters {
+  int rank = 0;                ///< first rank that differs from rank 0
+  std::vector<size_t> places;  ///< indices of its parameters that differ; empty
+                               ///< if no rank differs
+};
+
+/// Compares the bytes of the parameters over the ranks. Collective.
+DifferentParameters compare_parameters(
+    const World& world, const std::vector<torch::Tensor>& parameters);
 
 }  // namespace lockstep::ddp

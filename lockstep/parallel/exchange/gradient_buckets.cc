@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
@@ -19,6 +20,7 @@
 
 namespace lockstep {
 
+using c10::impl::VirtualGuardImpl;
 using torch::Tensor;
 
 namespace {
@@ -81,6 +83,28 @@ std::vector<std::vector<size_t>> assign_buckets(
   std::vector<std::vector<size_t>> assignment;
   for (auto& [last, places] : closed) assignment.push_back(std::move(places));
   return assignment;
+}
+
+CommStream::CommStream(torch::Device device) : device_(device) {
+  if (device.is_cpu()) return;
+  stream_ = VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+CommStream::Mark CommStream::mark() const {
+  if (!stream_) return nullptr;
+  auto event = std::make_shared<c10::Event>(device_.type());
+  event->record(VirtualGuardImpl(device_.type()).getStream(device_));
+  return event;
+}
+
+void CommStream::wait(const Mark& mark) const {
+  if (!mark) return;
+  mark->block(VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+c10::OptionalStreamGuard CommStream::enter() const {
+  return stream_ ? c10::OptionalStreamGuard(*stream_)
+                 : c10::OptionalStreamGuard();
 }
 
 GradientBuckets::GradientBuckets(const World& world,
@@ -181,6 +205,7 @@ void GradientBuckets::add_part(size_t bucket, size_t first, size_t last,
 void GradientBuckets::cut_into_parts(size_t bucket) {
   const std::vector<size_t>& places = buckets_[bucket].places;
   const GradBucket& grads = buckets_[bucket].grads;
+  if (hook_) return add_part(bucket, 0, places.size(), 0, grads.buffer.numel());
   size_t first = 0;
   int64_t begin = 0;
   int64_t at = 0;  // offset of the next gradient that is not apart
@@ -216,7 +241,11 @@ void GradientBuckets::donate() {
                    tensors_of_backward(), memory_.owner_of(world_.rank()));
 }
 
-void GradientBuckets::set_hook(CommHook hook) { hook_ = std::move(hook); }
+void GradientBuckets::set_hook(CommHook hook) {
+  hook_ = std::move(hook);
+  parts_.clear();
+  for (size_t i = 0; i < buckets_.size(); ++i) cut_into_parts(i);
+}
 
 std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
   std::vector<std::vector<size_t>> assignment;
@@ -227,10 +256,7 @@ std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
 void GradientBuckets::begin(double weight) {
   next_ = 0;
   weight_ = weight;
-  for (Bucket& bucket : buckets_) {
-    bucket.pending = bucket.places.size();
-    bucket.grads.weight = weight;
-  }
+  for (Bucket& bucket : buckets_) bucket.grads.weight = weight;
   for (Part& part : parts_) part.pending = part.places.size();
 }
 
@@ -259,25 +285,16 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
 }
 
 void GradientBuckets::mark_ready(size_t p) {
-  --buckets_[slots_[p].bucket].pending;
   --parts_[slots_[p].part].pending;
   send_ready();
 }
 
 void GradientBuckets::mark_all_ready() {
-  for (Bucket& bucket : buckets_) bucket.pending = 0;
   for (Part& part : parts_) part.pending = 0;
   send_ready();
 }
 
 void GradientBuckets::send_ready() {
-  if (hook_) {
-    for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
-      GradBucket& grads = buckets_[next_].grads;
-      submit("all-reduce", grads.index, [this, &grads] { run_hook(grads); });
-    }
-    return;
-  }
   for (; next_ < parts_.size() && parts_[next_].pending == 0; ++next_) {
     const Part& part = parts_[next_];
     submit("all-reduce", buckets_[part.bucket].grads.index,
@@ -297,6 +314,7 @@ void GradientBuckets::sum_apart(size_t p) {
 }
 
 void GradientBuckets::sum(const Part& part) {
+  if (hook_) return run_hook(buckets_[part.bucket].grads);
   const torch::NoGradGuard no_grad;
   if (is_apart(part.places.front())) return sum_apart(part.places.front());
   Tensor elements = part.elements;

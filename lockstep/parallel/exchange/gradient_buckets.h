@@ -2,17 +2,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/transport/work_queue.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/device/donated_memory.h"
-#include "lockstep/parallel/exchange/comm_stream.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 
 namespace lockstep {
@@ -30,6 +33,29 @@ bool is_large(const torch::Tensor& tensor);
 std::vector<std::vector<size_t>> assign_buckets(
     std::span<const torch::Tensor> parameters, std::span<const size_t> order,
     int64_t first_cap, int64_t cap);
+
+/// Orders the GPU work of a communication thread on a separate stream: after
+/// the work already submitted, before the work that follows, and in parallel
+/// with everything in between. Does nothing on the host, where calls are done
+/// when they return.
+class CommStream {
+ public:
+  /// A point in the order of a stream; null on the host.
+  using Mark = std::shared_ptr<c10::Event>;
+
+  explicit CommStream(torch::Device device);
+
+  /// Returns the current position of the calling thread's stream.
+  Mark mark() const;
+  /// Makes the calling thread's stream wait for `mark`.
+  void wait(const Mark& mark) const;
+  /// Makes this the calling thread's stream during the lifetime of the guard.
+  c10::OptionalStreamGuard enter() const;
+
+ private:
+  torch::Device device_;
+  std::optional<c10::Stream> stream_;
+};
 
 /// The gradients of a model in buckets, which the ranks sum while a backward
 /// still computes other gradients. All strategies that train over several ranks
@@ -128,11 +154,10 @@ class GradientBuckets {
  private:
   struct Bucket {
     std::vector<size_t> places;  // indices of its parameters
-    size_t pending = 0;  // its parameters that are not ready in this step
     GradBucket grads;
   };
-  /// The data that one all-reduce sums: a bucket, or a part of one. A hook gets
-  /// whole buckets.
+  /// The data that one all-reduce or hook sums: a bucket, or a part of one. A
+  /// hook gets whole buckets.
   struct Part {
     size_t bucket = 0;
     std::vector<size_t> places;  // its parameters; only one if it is large
@@ -181,7 +206,7 @@ class GradientBuckets {
   std::vector<torch::Tensor>
       in_place_;             // elements to sum in place, by parameter
   std::vector<Part> parts_;  // in the order of the buckets
-  size_t next_ = 0;          // next part to be sent, or next bucket for a hook
+  size_t next_ = 0;          // next part to be sent
   double weight_ = 1;        // weight of this rank in this step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
   WorkQueue queue_;  // last, so that it is destroyed first

@@ -1,7 +1,10 @@
 #include "lockstep/parallel/exchange/message_exchange.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
@@ -33,8 +36,11 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
+      names_(names_of(parameters_, module)),
       shards_(shards),
-      most_partials_(most_partials),
+      report_shape_{.shards = static_cast<size_t>(shards),
+                    .partials = static_cast<size_t>(most_partials),
+                    .parameters = parameters_.size()},
       blocks_(optim::cut_into_blocks(parameters_)),
       bytes_(torch::dtype(torch::kUInt8)
                  .device(parameters_.empty() ? torch::Device(torch::kCPU)
@@ -51,7 +57,7 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
   // A hook may do anything with the gradients, so any sum is allowed.
   if (has_hook_ ||
       OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
-    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_,
+    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_, names_,
                                                   partition_, zero_, hook);
   }
   broadcast(world_, module.parameters, 0);
@@ -61,73 +67,44 @@ MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
 OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
   // All ranks do it at the same step. It can't be done earlier, because the
   // buckets held the sums of the last step.
-  if (overlapped_ && is_order_known_) overlapped_->follow_arrivals();
+  if (overlapped_) overlapped_->follow_order();
   // With a small batch, some ranks have no shard.
-  is_watched_ = overlapped_ && has_one_worker_ && chunks == shards_ &&
-                !repeats_gradients_;
-  return is_watched_ ? overlapped_.get() : nullptr;
+  const bool follows_backward =
+      overlapped_ && has_one_worker_ && chunks == shards_ &&
+      overlapped_->schedule() != SendingSchedule::kAfterBackward;
+  return follows_backward ? overlapped_.get() : nullptr;
 }
 
-// Heads are small and all have the same size. A head contains the number of
-// samples, the number of partial sums, their shards and flags, the losses and
-// weights, whether the step needs `.grad`, and whether overlapped_ saw a
-// gradient twice, all as doubles.
-MessageExchange::Heads MessageExchange::exchange_heads(
+void MessageExchange::exchange_reports(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
-  const auto parameters = static_cast<int64_t>(parameters_.size());
-  const int64_t per_partial = 2 + parameters;
+  const SyncPhase phase =
+      overlapped_ ? overlapped_->state().phase : SyncPhase::kIdle;
+  const bool was_sent = phase == SyncPhase::kFinished;
   Tensor message = torch::zeros(
-      {4 + most_partials_ * per_partial + 2 * shards_}, torch::kDouble);
-  auto* out = message.data_ptr<double>();
-  out[0] = static_cast<double>(totals.samples);
-  out[1] = static_cast<double>(own_partials.size());
-  for (size_t p = 0; p < own_partials.size(); ++p) {
-    double* head = out + 2 + static_cast<int64_t>(p) * per_partial;
-    head[0] = static_cast<double>(own_partials[p].first);
-    head[1] = static_cast<double>(own_partials[p].last);
-    for (int64_t i = 0; i < parameters; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const bool has = own_partials[p].gradients[at].defined() ||
-                       (was_sent() && overlapped_->has_gradient(at));
-      head[2 + i] = has ? 1 : 0;
+      {static_cast<int64_t>(StepReport::bytes(report_shape_))}, torch::kUInt8);
+  const auto report_in = [&](const Tensor& bytes) {
+    return StepReport(static_cast<std::byte*>(bytes.data_ptr()), report_shape_);
+  };
+  const StepReport own = report_in(message);
+  own.write(own_partials, totals);
+  if (was_sent || phase == SyncPhase::kOpen) {
+    const auto repeated = overlapped_->state().repeated;
+    own.header().repeated = repeated ? static_cast<int64_t>(*repeated) + 1 : 0;
+  }
+  for (size_t partial = 0; partial < own_partials.size(); ++partial) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const bool has = own_partials[partial].gradients[p].defined() ||
+                       (was_sent && overlapped_->has_gradient(p));
+      own.places(partial)[p] = has ? 0 : StepReport::kNoGradient;
     }
   }
-  double* losses = out + 2 + most_partials_ * per_partial;
-  for (size_t s = 0; s < totals.shards.size(); ++s) {
-    losses[2 * s] = totals.shards[s].loss;
-    losses[2 * s + 1] = totals.shards[s].weight;
+  reports_.clear();
+  report_bytes_ = world_.all_gather(message).result();
+  for (const Tensor& bytes : report_bytes_) {
+    reports_.push_back(report_in(bytes));
+    reports_.back().add_to(totals, world_.rank(),
+                           static_cast<int>(reports_.size()) - 1);
   }
-  double* out_flags = losses + 2 * shards_;
-  out_flags[0] = totals.needs_grad ? 1 : 0;
-  out_flags[1] = is_watched_ && !overlapped_->is_right() ? 1 : 0;
-
-  Heads heads{.of_rank = {}, .is_right = true};
-  for (const Tensor& from_rank : world_.all_gather(message).result()) {
-    const auto* in = from_rank.const_data_ptr<double>();
-    check_samples(world_.rank(), totals.samples,
-                  static_cast<int>(heads.of_rank.size()),
-                  static_cast<int64_t>(in[0]));
-    heads.of_rank.emplace_back();
-    const double* from_losses = in + 2 + most_partials_ * per_partial;
-    const double* flags = from_losses + 2 * shards_;
-    totals.needs_grad = totals.needs_grad || flags[0] != 0;
-    heads.is_right = heads.is_right && flags[1] == 0;
-    for (int64_t p = 0; p < static_cast<int64_t>(in[1]); ++p) {
-      const double* head = in + 2 + p * per_partial;
-      Head partial{.first = static_cast<int64_t>(head[0]),
-                   .last = static_cast<int64_t>(head[1]),
-                   .has_gradient = {}};
-      for (int64_t i = 0; i < parameters; ++i) {
-        partial.has_gradient.push_back(head[2 + i] != 0);
-      }
-      for (int64_t s = partial.first; s < partial.last; ++s) {
-        totals.shards[static_cast<size_t>(s)] = {
-            .loss = from_losses[2 * s], .weight = from_losses[2 * s + 1]};
-      }
-      heads.of_rank.back().push_back(std::move(partial));
-    }
-  }
-  return heads;
 }
 
 ShardRange MessageExchange::bytes_of_rank(int rank) const {
@@ -158,7 +135,7 @@ Tensor MessageExchange::flatten(const PartialSum& partial) const {
 }
 
 std::vector<Tensor> MessageExchange::scatter_partials(
-    const std::vector<PartialSum>& own_partials, const Heads& heads) {
+    const std::vector<PartialSum>& own_partials) {
   std::vector<Tensor> flats;
   for (const PartialSum& partial : own_partials)
     flats.push_back(flatten(partial));
@@ -173,10 +150,10 @@ std::vector<Tensor> MessageExchange::scatter_partials(
     }
     inputs.push_back(parts.empty() ? torch::empty({0}, bytes_)
                                    : torch::stack(parts));
-    outputs.push_back(torch::empty(
-        {static_cast<int64_t>(heads.of_rank[static_cast<size_t>(rank)].size()),
-         own_bytes.last - own_bytes.first},
-        bytes_));
+    outputs.push_back(
+        torch::empty({reports_[static_cast<size_t>(rank)].header().partials,
+                      own_bytes.last - own_bytes.first},
+                     bytes_));
   }
   flats.clear();
   world_.all_to_all(outputs, inputs);
@@ -184,19 +161,20 @@ std::vector<Tensor> MessageExchange::scatter_partials(
 }
 
 Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
-                            const Heads& heads, int64_t chunks) const {
+                            int64_t chunks) const {
   const ShardRange bytes = bytes_of_rank(world_.rank());
   const ShardRange own_blocks = shards_of_worker(
       world_.rank(), world_.size(), static_cast<int64_t>(blocks_.size()));
   // Reduction sees each block of this rank as a separate tensor.
   std::vector<Tensor> layout;
   std::vector<PartialSum> all;
-  for (size_t rank = 0; rank < heads.of_rank.size(); ++rank) {
-    for (size_t p = 0; p < heads.of_rank[rank].size(); ++p) {
-      const Head& head = heads.of_rank[rank][p];
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (int64_t i = 0; i < partials[rank].size(0); ++i) {
+      const auto place = static_cast<size_t>(i);
+      const ShardRange& shards = reports_[rank].ranges()[place];
       PartialSum partial{
-          .first = head.first, .last = head.last, .gradients = {}};
-      const Tensor memory = partials[rank].select(0, static_cast<int64_t>(p));
+          .first = shards.first, .last = shards.last, .gradients = {}};
+      const Tensor memory = partials[rank].select(0, i);
       for (int64_t b = own_blocks.first; b < own_blocks.last; ++b) {
         const optim::Block& block = blocks_[static_cast<size_t>(b)];
         const auto tensor = static_cast<size_t>(block.tensor);
@@ -205,7 +183,7 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
             at_[tensor] - bytes.first +
             block.offset * static_cast<int64_t>(parameter.element_size());
         partial.gradients.emplace_back();
-        if (head.has_gradient[tensor]) {
+        if (reports_[rank].places(place)[tensor] != StepReport::kNoGradient) {
           partial.gradients.back() = OwnedGradient::in(
               elements_at(memory, at, block.length, parameter.scalar_type()));
         }
@@ -238,22 +216,28 @@ Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
   return result;
 }
 
-void MessageExchange::check_sent(const Heads& heads) const {
-  if (heads.is_right) return;
-  throw ParallelError(
-      "ddp",
-      {.code = ErrorCode::kRepeatedGradient,
-       .what = "a gradient changed in the backward after it was sent to the "
-               "other ranks",
-       .expected = zero_ == ZeroStage::kGradients
-                       ? "one gradient for each parameter in a backward"
-                       : "one gradient for each parameter in a backward, as in "
-                         "the first step",
-       .fix = zero_ == ZeroStage::kGradients
-                  ? "use ZeroStage::kOptimizerState, or leave out the backward "
-                    "within the backward (checkpointing)"
-                  : "let the first step have the backward within the backward "
-                    "(checkpointing), too"});
+void MessageExchange::check_sent() const {
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    const int64_t repeated = reports_[rank].header().repeated;
+    if (repeated == 0) continue;
+    const bool never_holds_all = zero_ == ZeroStage::kGradients;
+    throw ParallelError(
+        "ddp",
+        {.code = ErrorCode::kRepeatedGradient,
+         .what = fmt::format("the gradient of parameter '{}' changed on rank "
+                             "{} in the backward after it was sent to the "
+                             "other ranks",
+                             names_[static_cast<size_t>(repeated - 1)], rank),
+         .expected = never_holds_all
+                         ? "one gradient for each parameter in a backward"
+                         : "one gradient for each parameter in a backward, as "
+                           "in the first step",
+         .fix = never_holds_all
+                    ? "use ZeroStage::kOptimizerState, or leave out the "
+                      "backward within the backward (checkpointing)"
+                    : "let the first step have the backward within the "
+                      "backward (checkpointing), too"});
+  }
 }
 
 Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
@@ -262,32 +246,35 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
   // This is the first call that needs all ranks. Ranks that arrive early wait
   // here.
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
-  const Heads heads = exchange_heads(own_partials, totals);
+  exchange_reports(own_partials, totals);
   has_pieces_ = false;
-  if (was_sent()) {
-    check_sent(heads);
+  if (overlapped_ && overlapped_->state().phase == SyncPhase::kFinished) {
+    check_sent();
     own_partials.clear();
   } else if (overlapped_ && (has_hook_ || chunks == shards_)) {
-    if (is_watched_ && heads.is_right) overlapped_->send_early();
-    repeats_gradients_ = repeats_gradients_ || !heads.is_right;
+    if (overlapped_->state().phase == SyncPhase::kOpen) {
+      overlapped_->set_schedule(std::all_of(
+          reports_.begin(), reports_.end(), [](const StepReport& report) {
+            return report.header().repeated == 0;
+          }));
+    }
     span.emplace("all-reduce", TraceCategory::kCommunication);
     overlapped_->sum_after(std::move(own_partials));
   } else {
-    return exchange_partials(std::move(own_partials), heads, chunks);
+    return exchange_partials(std::move(own_partials), chunks);
   }
-  is_order_known_ = is_order_known_ || is_watched_;
   has_pieces_ = cuts_state();
-  return overlapped(heads, chunks);
+  return overlapped(chunks);
 }
 
 Reduction MessageExchange::exchange_partials(
-    std::vector<PartialSum> own_partials, const Heads& heads, int64_t chunks) {
+    std::vector<PartialSum> own_partials, int64_t chunks) {
   std::optional<TraceSpan> span(std::in_place, "scatter gradients",
                                 TraceCategory::kCommunication);
-  const auto partials = scatter_partials(own_partials, heads);
+  const auto partials = scatter_partials(own_partials);
   own_partials.clear();
   span.emplace("sum", TraceCategory::kCommunication);
-  const Tensor own_sums = sum(partials, heads, chunks);
+  const Tensor own_sums = sum(partials, chunks);
   span.emplace("gather sums", TraceCategory::kCommunication);
   const Tensor flat = torch::empty({at_.back()}, bytes_);
   std::vector<Tensor> outputs;
@@ -301,7 +288,7 @@ Reduction MessageExchange::exchange_partials(
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i];
     sums.gradients.emplace_back();
-    if (!has_gradient(heads, i)) continue;
+    if (!has_gradient(i)) continue;
     sums.gradients.back() = OwnedGradient::in(
         elements_at(flat, at_[i], parameter.numel(), parameter.scalar_type())
             .as_strided(parameter.sizes(), parameter.strides()));
@@ -311,22 +298,22 @@ Reduction MessageExchange::exchange_partials(
   return Reduction(std::move(whole), chunks, parameters_);
 }
 
-bool MessageExchange::has_gradient(const Heads& heads, size_t p) const {
-  for (const auto& of_rank : heads.of_rank) {
-    for (const Head& head : of_rank) {
-      if (head.has_gradient[p]) return true;
+bool MessageExchange::has_gradient(size_t p) const {
+  for (const StepReport& report : reports_) {
+    for (int64_t i = 0; i < report.header().partials; ++i) {
+      const auto partial = static_cast<size_t>(i);
+      if (report.places(partial)[p] != StepReport::kNoGradient) return true;
     }
   }
   return false;
 }
 
-Reduction MessageExchange::overlapped(const Heads& heads, int64_t chunks) {
+Reduction MessageExchange::overlapped(int64_t chunks) {
   std::vector<PartialSum> sums(1);
   sums[0].last = chunks;
+  sums[0].gradients = overlapped_->take_sums();
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    OwnedGradient sum = overlapped_->sum(p);
-    sums[0].gradients.push_back(has_gradient(heads, p) ? std::move(sum)
-                                                       : OwnedGradient());
+    if (!has_gradient(p)) sums[0].gradients[p] = {};
   }
   return Reduction(std::move(sums), chunks, parameters_);
 }

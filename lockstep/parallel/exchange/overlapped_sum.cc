@@ -47,28 +47,25 @@ bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
 
 OverlappedSum::OverlappedSum(const World& world,
                              const std::vector<Tensor>& parameters,
+                             std::vector<std::string> names,
                              const Partition& partition, ZeroStage zero,
                              const CommHook& hook)
     : world_(world),
       parameters_(parameters),
       partition_(partition),
       zero_(zero),
-      is_filled_(parameters.size()),
       has_gradient_(parameters.size()),
-      has_come_(parameters.size()),
       sums_(parameters.size()),
       kept_(parameters.size()),
-      buckets_(
-          world, parameters, kBucketBytes,
+      sync_(
+          world, parameters, std::move(names), kBucketBytes,
           hook ? GradientBuckets::LargeSum()
                : [this](size_t p, const Tensor& elements) {
                    sum_large(p, elements);
                  }) {
-  if (hook) buckets_.set_hook(hook);
+  if (hook) sync_.buckets().set_hook(hook);
   if (zero_ != ZeroStage::kGradients) return;
-  // Send from the first step on, because this stage must never hold all
-  // gradients at once.
-  is_early_ = true;
+  schedule_ = SendingSchedule::kAsTheyArrive;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!partition_.is_cut(p)) continue;
     kept_[p] = partition_.zeros(p, parameters_[p]);
@@ -77,34 +74,29 @@ OverlappedSum::OverlappedSum(const World& world,
 
 OverlappedSum::~OverlappedSum() { abandon(); }
 
-void OverlappedSum::begin(const std::vector<PartialSum>& earlier) {
-  earlier_ = &earlier;
-  is_right_ = true;
-  has_come_.assign(has_come_.size(), false);
-  arrivals_.clear();
-  pending_.reset();
-  if (is_early_) start(earlier);
+void OverlappedSum::set_schedule(bool came_once) {
+  if (schedule_ != SendingSchedule::kNotKnown) return;
+  schedule_ = came_once ? SendingSchedule::kAsTheyArrive
+                        : SendingSchedule::kAfterBackward;
 }
 
-void OverlappedSum::start(const std::vector<PartialSum>& earlier) {
+void OverlappedSum::begin(const std::vector<PartialSum>& earlier) {
+  const bool is_known = schedule_ == SendingSchedule::kAsTheyArrive;
+  start(earlier, is_known ? 1 : kUntilFlush);
+}
+
+void OverlappedSum::start(const std::vector<PartialSum>& earlier,
+                          int64_t expected) {
   earlier_ = &earlier;
-  is_filled_.assign(is_filled_.size(), false);
+  pending_.reset();
   has_gradient_.assign(has_gradient_.size(), false);
   for (OwnedGradient& sum : sums_) sum = {};
-  is_sending_ = true;
-  buckets_.begin(/*weight=*/1);
+  sync_.begin(std::vector<int64_t>(parameters_.size(), expected),
+              /*weight=*/1);
 }
 
 void OverlappedSum::add(size_t p, const Tensor& leaf) {
-  if (earlier_ == nullptr) return;
-  if (pending_ && pending_->p == p) return;  // not taken yet
-  if (has_come_[p]) {
-    is_right_ = false;
-    return;
-  }
-  has_come_[p] = true;
-  arrivals_.push_back(p);
-  if (!is_early_) return;
+  if (sync_.arrive(p) != SyncOutcome::kComplete) return;
   take_pending();
   // The gradient can't be taken yet: autograd still holds the tensor that it
   // added to .grad.
@@ -121,19 +113,18 @@ void OverlappedSum::take_pending() {
 
 void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
-  if (buckets_.is_apart(p)) {
+  if (sync_.buckets().is_apart(p)) {
     fill_apart(p, std::move(gradient));
   } else {
     fill_bucket(p, gradient.tensor());
   }
-  is_filled_[p] = true;
-  buckets_.mark_ready(p);
+  sync_.send(p);
 }
 
 // Adds from the last shard to the first. That is the order of the tree, because
 // each partial sum has as many shards as all later ones together.
 void OverlappedSum::fill_bucket(size_t p, const Tensor& gradient) {
-  Tensor& view = buckets_.view(p);
+  Tensor& view = sync_.buckets().view(p);
   Tensor sum = gradient;
   for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
        ++partial) {
@@ -156,7 +147,7 @@ void OverlappedSum::fill_bucket(size_t p, const Tensor& gradient) {
 
 void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
   if (zero_ == ZeroStage::kGradients && bytes_to_send_ > kMostBytesToSend) {
-    buckets_.settle();
+    sync_.buckets().settle();
   }
   OwnedGradient& sum = sums_[p];
   sum = std::move(gradient);
@@ -177,7 +168,7 @@ void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
         torch::empty_like(parameters_[p].detach()).fill_(-0.0));
   }
   bytes_to_send_ += static_cast<int64_t>(sum.tensor().nbytes());
-  buckets_.sum_in_place(p, sum.tensor());
+  sync_.buckets().sum_in_place(p, sum.tensor());
 }
 
 void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
@@ -200,7 +191,7 @@ void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
 }
 
 void OverlappedSum::finish(std::vector<OwnedGradient>& gradients) {
-  if (is_early_) {
+  if (schedule_ == SendingSchedule::kAsTheyArrive) {
     pending_.reset();  // its gradient is in `gradients`
     fill_rest(gradients);
   }
@@ -208,18 +199,14 @@ void OverlappedSum::finish(std::vector<OwnedGradient>& gradients) {
 }
 
 void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
-  // In the order of the buckets, so that the first can be sent while the next
-  // is filled.
-  for (const auto& bucket : buckets_.assignment()) {
-    for (const size_t p : bucket) {
-      if (!is_filled_[p]) fill(p, std::exchange(gradients[p], {}));
-    }
+  sync_.flush();
+  for (const size_t p : sync_.unsent()) {
+    fill(p, std::exchange(gradients[p], {}));
   }
 }
 
 void OverlappedSum::wait() {
-  if (!std::exchange(is_sending_, false)) return;
-  buckets_.wait();
+  if (state().phase == SyncPhase::kFlushed) sync_.finish();
 }
 
 void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
@@ -228,33 +215,42 @@ void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
     last = std::move(partials.back().gradients);
     partials.pop_back();
   }
-  start(partials);
-  fill_rest(last);
-  earlier_ = nullptr;
-  wait();
-}
-
-void OverlappedSum::follow_arrivals() {
-  if (std::exchange(follows_arrivals_, true)) return;
-  buckets_.rebuild_buckets(/*root=*/0, arrivals_);
-}
-
-void OverlappedSum::abandon() noexcept {
   try {
-    pending_.reset();
-    if (is_sending_ && earlier_ != nullptr) buckets_.mark_all_ready();
+    // In a first step, begin() was called before the backward.
+    if (state().phase != SyncPhase::kOpen) start(partials, /*expected=*/0);
+    earlier_ = &partials;
+    fill_rest(last);
     earlier_ = nullptr;
-    is_sending_ = false;
-    buckets_.wait();
-  } catch (const std::exception&) {
-    // The step has already failed, and the next step will report this error.
+    wait();
+  } catch (...) {
+    abandon();
+    throw;
   }
 }
 
-OwnedGradient OverlappedSum::sum(size_t p) {
-  if (!buckets_.is_apart(p)) return OwnedGradient::in(buckets_.view(p));
-  if (kept_[p].defined()) return OwnedGradient::in(kept_[p]);
-  return std::exchange(sums_[p], {});
+void OverlappedSum::follow_order() {
+  if (sync_.knows_order()) sync_.follow_order(/*root=*/0);
+}
+
+void OverlappedSum::abandon() noexcept {
+  pending_.reset();
+  earlier_ = nullptr;
+  sync_.abandon(GradientSync::Peers::kWait);
+}
+
+std::vector<OwnedGradient> OverlappedSum::take_sums() {
+  std::vector<OwnedGradient> sums;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (!sync_.buckets().is_apart(p)) {
+      sums.push_back(OwnedGradient::in(sync_.buckets().view(p)));
+    } else if (kept_[p].defined()) {
+      sums.push_back(OwnedGradient::in(kept_[p]));
+    } else {
+      sums.push_back(std::exchange(sums_[p], {}));
+    }
+  }
+  sync_.take_sums();
+  return sums;
 }
 
 }  // namespace lockstep

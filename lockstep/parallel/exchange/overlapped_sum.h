@@ -3,20 +3,34 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
 
 #include "lockstep/comm/world.h"
-#include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "lockstep/parallel/exchange/gradient_sync.h"
 #include "lockstep/parallel/exchange/partition.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
 namespace lockstep {
 
+/// When the gradients of a train_step() are sent.
+///
+/// A gradient that was sent can't be taken back, and a backward within the
+/// backward (checkpointing) may add to a gradient that came before. Only a
+/// backward shows whether it does. So the first step counts the gradients and
+/// sends them after its backward. If each came once on all ranks, later steps
+/// send each one as it arrives; otherwise they send all after the backward.
+enum class SendingSchedule {
+  kNotKnown,  ///< this is the first step
+  kAsTheyArrive,
+  kAfterBackward,
+};
+
 /// Sums the gradients of a train_step() over ranks, if possible while its
-/// backward still computes other gradients (GradientBuckets).
+/// backward still computes other gradients (GradientSync).
 ///
 /// Every rank first sums its own shards. Then tree_all_reduce() sums along the
 /// tree of the ranks. Together this is the tree of all shards if each rank's
@@ -26,16 +40,12 @@ namespace lockstep {
 ///
 /// A large gradient is taken from autograd and summed in its own memory. A
 /// small one is summed in a bucket. Each gradient is thus held only once.
-/// Gradients that were sent can't be taken back, so sending during the backward
-/// is correct only if each parameter gets its gradient exactly once. Therefore
-/// the first backward is watched and its gradients are sent after it
-/// (sum_after()). If each arrived once, on all ranks, the caller calls
-/// send_early(), and later ones are sent as they arrive.
 ///
 /// If the optimizer's state is partitioned over the ranks (ZeroStage), only the
 /// owners of a large gradient's elements get their sum. At
 /// ZeroStage::kGradients the rest is freed at once, and the backward waits
-/// while much is still to be sent.
+/// while much is still to be sent. A rank must never hold all gradients then,
+/// so they are sent as they arrive from the first step on.
 class OverlappedSum {
  public:
   /// Limit of the bytes of large gradients still to be sent. At
@@ -52,15 +62,18 @@ class OverlappedSum {
   /// `zero` must be ZeroStage::kNone.
   OverlappedSum(const World& world,
                 const std::vector<torch::Tensor>& parameters,
-                const Partition& partition, ZeroStage zero,
-                const CommHook& hook);
+                std::vector<std::string> names, const Partition& partition,
+                ZeroStage zero, const CommHook& hook);
   ~OverlappedSum();
   OverlappedSum(const OverlappedSum&) = delete;
   OverlappedSum& operator=(const OverlappedSum&) = delete;
 
-  /// Sends gradients as they arrive, from the next backward on.
-  void send_early() { is_early_ = true; }
-  bool is_early() const { return is_early_; }
+  SendingSchedule schedule() const { return schedule_; }
+  /// Must be called after the backward of the first step, on all ranks.
+  /// `came_once` says whether each gradient came once on all ranks.
+  void set_schedule(bool came_once);
+  /// State of the step. If its `repeated` was sent, the sums are wrong.
+  const GradientSyncState& state() const { return sync_.state(); }
 
   /// Must be called before the backward of this rank's last shard. `earlier`
   /// are the partial sums of the shards before it. They must stay alive until
@@ -71,34 +84,32 @@ class OverlappedSum {
   void add(size_t p, const torch::Tensor& leaf);
   /// Must be called after that backward. `gradients` has one gradient of the
   /// last shard for each parameter, except those that were taken. If gradients
-  /// are sent early, takes and sends the rest.
+  /// are sent as they arrive, takes and sends the rest.
   void finish(std::vector<OwnedGradient>& gradients);
-  /// Waits until everything sent early is summed. Throws CommError. Must not be
-  /// called in a replica's thread, where an exception would be attributed to
-  /// the replica.
+  /// Waits until everything sent in the backward is summed. Throws CommError.
+  /// Must not be called in a replica's thread, where an exception would be
+  /// attributed to the replica.
   void wait();
   /// Sums this rank's partial sums after its backward. Collective.
   void sum_after(std::vector<PartialSum> partials);
-  /// Puts the buckets into the order in which rank 0's gradients arrived, the
-  /// first time that it is called. All ranks must call it between steps, after
-  /// a step that was right on all ranks. The sums are lost.
-  void follow_arrivals();
   /// Takes part in all sums if the step fails before wait(), so that the ranks
-  /// stay in step with each other.
+  /// stay in step with each other. Does nothing between steps.
   void abandon() noexcept;
+  /// Once, after the first step with a backward: puts the buckets into the
+  /// order in which rank 0's gradients arrived. Collective, between steps.
+  void follow_order();
 
-  /// Returns, after the backward, whether each parameter's gradient arrived
-  /// exactly once.
-  bool is_right() const { return is_right_; }
   /// Returns, after the sum, whether this rank had a gradient for parameter
   /// `p`.
   bool has_gradient(size_t p) const { return has_gradient_[p]; }
-  /// Returns, after the sum, the sum of parameter `p`. May be called once. If
-  /// the parameter is partitioned, only this rank's own elements are valid.
-  OwnedGradient sum(size_t p);
+  /// Returns the sums, one for each parameter. They may be in memory that the
+  /// next step uses. Of a parameter that is partitioned, only this rank's own
+  /// elements are valid.
+  std::vector<OwnedGradient> take_sums();
 
  private:
-  void start(const std::vector<PartialSum>& earlier);
+  /// Starts a step that expects `expected` gradients of each parameter.
+  void start(const std::vector<PartialSum>& earlier, int64_t expected);
   /// Takes the gradient of the parameter that arrived last.
   void take_pending();
   /// Takes over this rank's gradient of the last shard for `p`, adds those of
@@ -115,27 +126,21 @@ class OverlappedSum {
   std::vector<torch::Tensor> parameters_;
   const Partition& partition_;
   ZeroStage zero_;
-  bool is_early_ = false;
-  const std::vector<PartialSum>* earlier_ = nullptr;
-  bool is_sending_ = false;         // between begin() or sum_after() and wait()
-  std::vector<bool> is_filled_;     // by parameter, in this step
+  SendingSchedule schedule_ = SendingSchedule::kNotKnown;
+  const std::vector<PartialSum>* earlier_ = nullptr;  // of this step
   std::vector<bool> has_gradient_;  // by parameter, in this step
-  std::vector<bool> has_come_;      // by parameter, in this backward
-  std::vector<size_t> arrivals_;    // in this backward
   struct Pending {
     size_t p;
     torch::Tensor leaf;
   };
-  std::optional<Pending> pending_;
-  bool follows_arrivals_ = false;
-  bool is_right_ = true;
-  // Large parameters only: the gradient, then its sum, until sum() is called.
+  std::optional<Pending> pending_;  // complete, but autograd still holds it
+  // Large parameters only: the gradient, then its sum, until take_sums().
   // By parameter.
   std::vector<OwnedGradient> sums_;
   // This rank's part of the sums, at ZeroStage::kGradients. By parameter.
   std::vector<torch::Tensor> kept_;
   std::atomic<int64_t> bytes_to_send_{0};  // only of large gradients
-  GradientBuckets buckets_;  // last, so that its thread ends first
+  GradientSync sync_;  // last, so that its thread ends first
 };
 
 }  // namespace lockstep

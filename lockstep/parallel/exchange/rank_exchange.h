@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -34,6 +37,67 @@ struct StepTotals {
   /// Whether the step has to go through the parameters' `.grad`: at first on
   /// this rank, after reduce() on any rank.
   bool needs_grad = false;
+};
+
+/// The report of a rank on its part of a step, which the other ranks need
+/// before they use its gradients. Its memory, which has the same size on all
+/// ranks, is
+///
+///   Header
+///   ShardLossTotal  losses[shards]               those of the rank's own
+///   shards ShardRange      ranges[partials]             the shards of a
+///   partial sum int64_t         places[partials][parameters] where a gradient
+///   is
+///
+/// each from a multiple of 64 bytes on. SharedExchange has it in memory that
+/// the ranks share, and MessageExchange sends it.
+class StepReport {
+ public:
+  struct Shape {
+    size_t shards = 0;
+    size_t partials = 0;  ///< at most, of one rank
+    size_t parameters = 0;
+  };
+  struct Header {
+    int64_t samples;     ///< of the whole batch
+    int64_t partials;    ///< number of the rank's partial sums
+    int64_t needs_grad;  ///< StepTotals::needs_grad, as 0 or 1
+    /// 1 + index of a parameter whose gradient came several times in the
+    /// backward (GradientSyncState::repeated), or 0.
+    int64_t repeated;
+    /// 1 + index of the first parameter that the rank wants to be shared again
+    /// (SharedExchange::begin_step()). 0: this is the report of a step.
+    int64_t wants_to_share;
+  };
+  /// Place of a gradient that does not exist.
+  static constexpr int64_t kNoGradient = -1;
+
+  static size_t bytes(const Shape& shape);
+  /// The report in `memory`, which must outlive this object.
+  StepReport(std::byte* memory, const Shape& shape);
+
+  Header& header() const { return *header_; }
+  std::span<ShardLossTotal> losses() const { return losses_; }
+  std::span<ShardRange> ranges() const { return ranges_; }
+  /// Places of the gradients of a partial sum: an offset in the rank's memory
+  /// if ranks share memory, and 0 otherwise.
+  std::span<int64_t> places(size_t partial) const {
+    return places_.subspan(partial * parameters_, parameters_);
+  }
+
+  /// Writes everything but the places.
+  void write(const std::vector<PartialSum>& own_partials,
+             const StepTotals& totals) const;
+  /// Adds the report, of rank `peer`, to the totals of rank `rank`. Throws
+  /// ParallelError if the two count a different number of samples.
+  void add_to(StepTotals& totals, int rank, int peer) const;
+
+ private:
+  size_t parameters_;
+  Header* header_;
+  std::span<ShardLossTotal> losses_;
+  std::span<ShardRange> ranges_;
+  std::span<int64_t> places_;
 };
 
 /// A trace span on the lane of collective operations.
@@ -112,9 +176,10 @@ class RankExchange {
   virtual int64_t copy_bytes() const { return 0; }
 };
 
-/// Throws ParallelError if `rank` and `peer` count a different number of
-/// samples for one step.
-void check_samples(int rank, int64_t samples, int peer, int64_t peer_samples);
+/// Returns the name of each of `parameters` in `module`, the first if it has
+/// several.
+std::vector<std::string> names_of(const std::vector<torch::Tensor>& parameters,
+                                  const ModuleHandle& module);
 
 /// Makes the exchange for the ranks of `world`. Verifies by name that the
 /// modules of all ranks are alike, then gives them rank 0's values.

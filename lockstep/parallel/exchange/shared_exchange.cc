@@ -9,8 +9,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/device/random.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {
@@ -19,19 +21,35 @@ using torch::Tensor;
 
 namespace {
 
-constexpr size_t kTableAlignment = 64;
+constexpr size_t kAlignment = 64;
 
 // Rounds up to whole cache lines.
-size_t lines(size_t bytes) { return round_up(bytes, kTableAlignment); }
+size_t lines(size_t bytes) { return round_up(bytes, kAlignment); }
 
 size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
 
-std::string name_of(const Tensor& parameter, const ModuleHandle& module) {
-  for (const auto& [name, tensor] : module.parameters) {
-    if (tensor.is_same(parameter)) return name;
+/// Returns a hash of a few elements of a tensor. Not every optimizer increments
+/// the version of the tensors that it writes (torch::optim::SGD does not), but
+/// each changes nearly all elements.
+uint64_t sample_of(const Tensor& tensor) {
+  constexpr int64_t kElements = 8;
+  const int64_t count = tensor.numel();
+  const auto size = std::min<size_t>(tensor.element_size(), sizeof(uint64_t));
+  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  uint64_t mixed = 0;
+  for (int64_t i = 0; i < std::min(count, kElements); ++i) {
+    const int64_t at =
+        count <= kElements ? i : (count - 1) * i / (kElements - 1);
+    uint64_t bits = 0;
+    std::memcpy(&bits, data + at * tensor.element_size(), size);
+    mixed = mix_seed(mixed, bits);
   }
-  return {};
+  return mixed;
 }
+
+constexpr const char* kCure =
+    "call unshare_parameters() on every rank, then change the parameters there "
+    "in the same way; the next train_step() shares them again";
 
 }  // namespace
 
@@ -42,8 +60,10 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
     : world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
-      shards_(shards),
-      most_partials_(static_cast<size_t>(most_partials)),
+      names_(names_of(parameters_, module)),
+      report_shape_{.shards = static_cast<size_t>(shards),
+                    .partials = static_cast<size_t>(most_partials),
+                    .parameters = parameters_.size()},
       most_values_(optim::cut_into_blocks(parameters_).size()) {
   torch::NoGradGuard no_grad;
   size_t parameter_bytes = 0;
@@ -60,31 +80,28 @@ SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
     unshare(parameter);  // it may still be shared by a former group of ranks
     shared_parameters_.push_back(take_like(parameter));
     if (world_.rank() == 0) shared_parameters_.back().copy_(parameter);
-    names_.push_back(name_of(parameter, module));
   }
   for (const auto& [name, buffer] : buffers_) {
     kept_buffers_.push_back(take_like(buffer));
   }
 
   const size_t count = parameters_.size();
-  copies_at_ = lines(sizeof(Table)) +
-               lines(static_cast<size_t>(shards_) * sizeof(ShardLossTotal)) +
-               lines(most_partials_ * count * sizeof(int64_t)) +
-               lines(most_partials_ * sizeof(Table::Range)) +
-               lines(most_values_ * sizeof(double));
+  const size_t partials = report_shape_.partials;
+  copies_at_ =
+      StepReport::bytes(report_shape_) + lines(most_values_ * sizeof(double));
   copy_at_.push_back(0);
   std::vector<int64_t> gradient_bytes;
   for (const Tensor& parameter : parameters_) {
     copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
-    gradient_bytes.insert(gradient_bytes.end(), most_partials_,
+    gradient_bytes.insert(gradient_bytes.end(), partials,
                           static_cast<int64_t>(parameter.nbytes()));
   }
   const auto tensors =
       DonatedMemory::tensors_of_backward(std::move(gradient_bytes));
-  const size_t donated_at = copies_at_ + most_partials_ * parameter_bytes;
-  is_copied_.resize(most_partials_ * count);
+  const size_t donated_at = copies_at_ + partials * parameter_bytes;
+  is_copied_.resize(partials * count);
   seen_.assign(static_cast<size_t>(world_.size()),
-               std::vector<Seen>(most_partials_ * count));
+               std::vector<Seen>(partials * count));
   const size_t donated_bytes = DonatedMemory::bytes_for(tensors);
   memory_ = world_.shared_memory(donated_at + donated_bytes * devices.size());
   std::span<std::byte> rest = memory_.of(world_.rank()).subspan(donated_at);
@@ -113,32 +130,13 @@ Tensor SharedExchange::take_like(const Tensor& tensor) {
   return taken;
 }
 
-SharedExchange::Table& SharedExchange::table(int rank) const {
-  return *reinterpret_cast<Table*>(memory_.of(rank).data());
-}
-
-std::span<ShardLossTotal> SharedExchange::losses(int rank) const {
-  std::byte* at = memory_.of(rank).data() + lines(sizeof(Table));
-  return {reinterpret_cast<ShardLossTotal*>(at), static_cast<size_t>(shards_)};
-}
-
-std::span<int64_t> SharedExchange::places(int rank, size_t partial) const {
-  const size_t count = parameters_.size();
-  std::byte* at = reinterpret_cast<std::byte*>(losses(rank).data()) +
-                  lines(losses(rank).size_bytes());
-  return {reinterpret_cast<int64_t*>(at) + partial * count, count};
+StepReport SharedExchange::report(int rank) const {
+  return {memory_.of(rank).data(), report_shape_};
 }
 
 std::span<double> SharedExchange::values(int rank) const {
-  std::byte* at = memory_.of(rank).data() + copies_at_ -
-                  lines(most_values_ * sizeof(double));
+  std::byte* at = memory_.of(rank).data() + StepReport::bytes(report_shape_);
   return {reinterpret_cast<double*>(at), most_values_};
-}
-
-std::span<SharedExchange::Table::Range> SharedExchange::ranges(int rank) const {
-  std::byte* at = reinterpret_cast<std::byte*>(values(rank).data()) -
-                  lines(most_partials_ * sizeof(Table::Range));
-  return {reinterpret_cast<Table::Range*>(at), most_partials_};
 }
 
 SharedExchange::BufferSeal SharedExchange::seal_of(const Tensor& buffer) {
@@ -164,16 +162,10 @@ void SharedExchange::forget_buffers() { buffer_seals_.clear(); }
 
 void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
                              const StepTotals& totals) {
-  const int rank = world_.rank();
-  Table& own_table = table(rank);
-  own_table.samples = totals.samples;
-  own_table.partials = static_cast<int64_t>(own_partials.size());
-  own_table.needs_grad = totals.needs_grad ? 1 : 0;
-  own_table.wants_to_share = 0;
-  std::copy(totals.shards.begin(), totals.shards.end(), losses(rank).begin());
+  const StepReport own = report(world_.rank());
+  own.write(own_partials, totals);
   for (size_t p = 0; p < own_partials.size(); ++p) {
-    ranges(rank)[p] = {own_partials[p].first, own_partials[p].last};
-    const auto at = places(rank, p);
+    const auto at = own.places(p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       at[i] = place(own_partials[p].gradients[i].tensor(), p, i);
     }
@@ -182,7 +174,7 @@ void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
 
 int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
                               size_t index) {
-  if (!gradient.defined()) return -1;
+  if (!gradient.defined()) return StepReport::kNoGradient;
   const std::span<std::byte> own_memory = memory_.of(world_.rank());
   const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
   if (std::greater_equal<>()(data, own_memory.data()) &&
@@ -213,7 +205,7 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
   if (seen.place == place) return seen.tensor;
   const Tensor& parameter = parameters_[index];
   const std::span<std::byte> memory = memory_.of(rank);
-  if (place % static_cast<int64_t>(kTableAlignment) != 0 ||
+  if (place % static_cast<int64_t>(kAlignment) != 0 ||
       place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
     throw CommError(
         {.code = ErrorCode::kSharedMemorySetup,
@@ -232,12 +224,12 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
 }
 
 PartialSum SharedExchange::partial_of(int rank, size_t partial) {
-  const Table::Range range = ranges(rank)[partial];
+  const ShardRange& range = report(rank).ranges()[partial];
   PartialSum sum{.first = range.first, .last = range.last, .gradients = {}};
-  const auto at = places(rank, partial);
+  const auto at = report(rank).places(partial);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     sum.gradients.emplace_back();
-    if (at[i] < 0) continue;
+    if (at[i] == StepReport::kNoGradient) continue;
     sum.gradients.back() =
         OwnedGradient::in(gradient_at(rank, partial, i, at[i]));
   }
@@ -252,16 +244,10 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own_partials,
   check_requests(parameters_.size());
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    const Table& peer_table = table(rank);
-    check_samples(world_.rank(), totals.samples, rank, peer_table.samples);
-    totals.needs_grad = totals.needs_grad || peer_table.needs_grad != 0;
-    for (int64_t p = 0; p < peer_table.partials; ++p) {
+    const StepReport peer = report(rank);
+    peer.add_to(totals, world_.rank(), rank);
+    for (int64_t p = 0; p < peer.header().partials; ++p) {
       all.push_back(partial_of(rank, static_cast<size_t>(p)));
-      const PartialSum& sum = all.back();
-      for (int64_t s = sum.first; s < sum.last; ++s) {
-        totals.shards[static_cast<size_t>(s)] =
-            losses(rank)[static_cast<size_t>(s)];
-      }
     }
   }
   return Reduction(std::move(all), chunks, parameters_);
@@ -322,6 +308,136 @@ void SharedExchange::end_step() {
 
 Tensor SharedExchange::make_state(const Tensor& parameter) {
   return take_like(parameter);
+}
+
+// When the ranks share the module's parameters, and writes to them that the
+// engine did not make.
+
+void SharedExchange::give_up(const Problem& problem) const {
+  const ParallelError error("ddp", problem);
+  world_.abort(std::string(error.text()));
+  throw error;
+}
+
+bool SharedExchange::is_in_place(size_t p) const {
+  return parameters_[p].const_data_ptr() ==
+         shared_parameters_[p].const_data_ptr();
+}
+
+void SharedExchange::begin_step(bool is_driven) {
+  if (!is_driven) {
+    check_unchanged();
+    unshare_parameters();
+    return;
+  }
+  size_t first = 0;
+  while (first < parameters_.size() && is_in_place(first)) ++first;
+  check_unchanged();
+  if (first < parameters_.size()) share_parameters(first);
+}
+
+void SharedExchange::unshare_parameters() {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (is_in_place(p)) unshare(parameters_[p]);
+  }
+  seals_.clear();
+}
+
+SharedExchange::~SharedExchange() {
+  // The module outlives this object, so each rank gets its own copy of the
+  // parameters.
+  try {
+    unshare_parameters();
+  } catch (const std::exception& error) {
+    log_error("ddp",
+              fmt::format("the parameters stay shared: {}", text_of(error)));
+  }
+}
+
+void SharedExchange::check_requests(size_t first) const {
+  const auto count = static_cast<int64_t>(parameters_.size());
+  const bool wants = report(world_.rank()).header().wants_to_share != 0;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const int64_t request = report(rank).header().wants_to_share;
+    if ((request != 0) == wants) continue;
+    const auto p = static_cast<size_t>(std::min(
+        request != 0 ? request - 1 : static_cast<int64_t>(first), count - 1));
+    throw ParallelError(
+        "ddp", {.code = ErrorCode::kParametersDiffer,
+                .what = fmt::format("parameter '{}' was moved (loaded, cast or "
+                                    "unshared) on rank {}, but not on rank {}",
+                                    names_[p], wants ? world_.rank() : rank,
+                                    wants ? rank : world_.rank()),
+                .expected = "the same on every rank, as over any backend",
+                .fix = "load or cast the model on every rank"});
+  }
+}
+
+// All ranks must request sharing together. If another rank is in a training
+// step instead, check_requests() throws.
+void SharedExchange::share_parameters(size_t first) {
+  const c10::InferenceMode normal(false);
+  torch::NoGradGuard no_grad;
+  report(world_.rank()).header().wants_to_share =
+      static_cast<int64_t>(first) + 1;
+  barrier(world_);
+  check_requests(first);
+  if (world_.rank() == 0) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (!is_in_place(p)) shared_parameters_[p].copy_(parameters_[p]);
+    }
+  }
+  barrier(world_);
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (is_in_place(p)) continue;
+    Tensor& parameter = parameters_[p];
+    const Tensor& shared = shared_parameters_[p];
+    // Compares bytes, so that a NaN equals itself. Both tensors are dense and
+    // laid out alike.
+    if (std::memcmp(parameter.const_data_ptr(), shared.const_data_ptr(),
+                    parameter.nbytes()) != 0) {
+      give_up({.code = ErrorCode::kParametersDiffer,
+               .what = fmt::format("parameter '{}' of rank {} is not that of "
+                                   "rank 0",
+                                   names_[p], world_.rank()),
+               .expected = "the same values on every rank",
+               .fix = "load or change the model in the same way on every "
+                      "rank"});
+    }
+    parameter.set_data(shared);
+  }
+  note_parameters();
+}
+
+void SharedExchange::note_parameters() {
+  seals_.clear();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (!is_in_place(p)) {
+      seals_.clear();
+      return;
+    }
+    seals_.push_back({.version = parameters_[p]._version(),
+                      .sample = sample_of(parameters_[p])});
+  }
+}
+
+void SharedExchange::check_unchanged() {
+  for (size_t p = 0; p < seals_.size(); ++p) {
+    // Tensors without elements are never shared.
+    if (!is_in_place(p) || parameters_[p].numel() == 0) continue;
+    if (parameters_[p]._version() == seals_[p].version &&
+        sample_of(parameters_[p]) == seals_[p].sample) {
+      continue;
+    }
+    give_up({.code = ErrorCode::kChangedWhileShared,
+             .what = fmt::format("parameter '{}' was changed outside of "
+                                 "train_step() while all ranks share its "
+                                 "memory, so once by each of them",
+                                 names_[p]),
+             .expected = "changes by train_step()'s optimizer alone",
+             .got = fmt::format("a change seen by rank {}", world_.rank()),
+             .fix = kCure});
+  }
 }
 
 }  // namespace lockstep

@@ -13,7 +13,11 @@ namespace lockstep {
 
 /// Exchange between ranks on one host. Rank 0's memory holds the data that
 /// exists once: parameters, optimizer state, buffers. Each rank's own memory
-/// holds its partial gradients and a table with their locations.
+/// holds its partial gradients and a StepReport with their places.
+///
+/// The sums are not made here. After reduce() each rank reads the partial
+/// gradients of all ranks where they are, sums its own blocks (own_blocks())
+/// and updates them, so a gradient is not moved at all.
 ///
 /// The module's parameters are in rank 0's memory only while the engine updates
 /// them. A change by any other writer, such as a separate optimizer on each
@@ -45,16 +49,6 @@ class SharedExchange : public RankExchange {
   int64_t copy_bytes() const override;
 
  private:
-  /// Table at the start of a rank's memory. Arrays follow it.
-  struct Table {
-    int64_t samples;
-    int64_t partials;
-    int64_t needs_grad;      // StepTotals::needs_grad, as 0 or 1
-    int64_t wants_to_share;  // 1 + first parameter that is not shared
-    struct Range {
-      int64_t first, last;
-    };
-  };
   /// The last known location of a rank's gradient.
   struct Seen {
     int64_t place = -1;
@@ -68,18 +62,18 @@ class SharedExchange : public RankExchange {
   /// Records the state that check_unchanged() compares with.
   void note_parameters();
   void check_unchanged();
-  /// Throws if only some of the ranks moved or changed their parameters.
+  /// Throws ParallelError if only some of the ranks moved their parameters, so
+  /// that some are about to share them while others are in a step.
+  /// StepReport::Header::wants_to_share has the answer of each rank. `first` is
+  /// the first parameter of this rank that is not shared.
   void check_requests(size_t first) const;
   [[noreturn]] void give_up(const Problem& problem) const;
   /// Returns an offset at which all ranks can read `gradient`: where it already
   /// is, or where it is copied to.
   int64_t place(const torch::Tensor& gradient, size_t partial, size_t index);
-  Table& table(int rank) const;
-  std::span<ShardLossTotal> losses(int rank) const;
-  /// Offsets of a rank's gradients in its memory. -1: no gradient.
-  std::span<int64_t> places(int rank, size_t partial) const;
-  /// Shards of the rank's partial sums.
-  std::span<Table::Range> ranges(int rank) const;
+  /// The report at the start of the rank's memory.
+  StepReport report(int rank) const;
+  /// Values of share(), after the report.
   std::span<double> values(int rank) const;
   void publish(const std::vector<PartialSum>& own_partials,
                const StepTotals& totals);
@@ -91,8 +85,7 @@ class SharedExchange : public RankExchange {
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
   std::vector<std::string> names_;  // names of parameters_
-  int64_t shards_;
-  size_t most_partials_;
+  StepReport::Shape report_shape_;
   size_t most_values_;
 
   SharedMemory common_;  // memory of rank 0
@@ -113,8 +106,8 @@ class SharedExchange : public RankExchange {
   static BufferSeal seal_of(const torch::Tensor& buffer);
   std::vector<BufferSeal> buffer_seals_;  // empty: no buffers are kept
 
-  // Memory of each rank: the table, room for copies of gradients, and the
-  // memory in which most gradients are created.
+  // Memory of each rank: the report, values, room for copies of gradients, and
+  // the memory in which most gradients are created.
   SharedMemory memory_;
   size_t copies_at_ = 0;
   std::vector<DonatedMemory> donated_;  // by device, in memory_

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep {
 namespace {
@@ -36,13 +36,8 @@ std::string checksums_of(const ModuleHandle& module,
   std::string text;
   for (size_t i = 0; i < unique.size(); ++i) {
     const torch::Tensor& gradient = gradients[unique[i]];
-    std::string sum = "none";
-    if (gradient.defined()) {
-      const torch::Tensor bytes = gradient.cpu().contiguous();
-      sum = checksum_of(
-          {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
-    }
-    text += fmt::format("'{}': {}\n", module.parameters[i].first, sum);
+    text += fmt::format("'{}': {}\n", module.parameters[i].first,
+                        gradient.defined() ? checksum_of(gradient) : "none");
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/chunk.h"
@@ -45,21 +46,6 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
   }
 }
 
-/// Abandons the sum of a step that throws, so that other ranks don't wait for
-/// it.
-class Abandoning {
- public:
-  explicit Abandoning(OverlappedSum* sum) : sum_(sum) {}
-  ~Abandoning() {
-    if (sum_) sum_->abandon();
-  }
-  Abandoning(const Abandoning&) = delete;
-  Abandoning& operator=(const Abandoning&) = delete;
-
- private:
-  OverlappedSum* sum_;
-};
-
 }  // namespace
 
 StepResult TrainStep::run(const std::vector<IValue>& inputs,
@@ -100,10 +86,16 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (checks.any()) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
   std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
-  OverlappedSum* const overlapped = exchange_ && !local_gradients_
-                                        ? exchange_->overlapped_sum(chunks)
-                                        : nullptr;
-  const Abandoning abandoning(overlapped);
+  // Verified gradients, and those to which local ones are added, are not known
+  // before the backward ends.
+  const bool can_overlap =
+      exchange_ && !local_gradients_ && !options_.verify_gradients();
+  OverlappedSum* const overlapped =
+      can_overlap ? exchange_->overlapped_sum(chunks) : nullptr;
+  // If the step throws, other ranks must not wait for this one.
+  const auto abandons = c10::make_scope_exit([&] {
+    if (overlapped) overlapped->abandon();
+  });
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
   const auto compute = [&](size_t worker, size_t part, Replica& replica,
                            const IValue& values, OverlappedSum* sum,
@@ -151,10 +143,6 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
           });
           is_repaired[part] = verified.is_repaired;
           pass = std::move(verified.pass);
-          if (sum) {
-            sum->begin(partials[worker]);
-            send(pass, *sum);
-          }
         } else {
           pass = compute(worker, part, replica, shards.parts[part], sum);
         }
@@ -352,10 +340,6 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       pass.gradient_sums[p] = checksum_of(leaf.grad());
       leaf.mutable_grad().reset();
     };
-  } else if (options_.verify_gradients() && !work.is_module()) {
-    leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
-      pass.arrivals.emplace_back(p, leaf);
-    };
   }
   // A shard that does not contribute to the batch's loss has no backward: its
   // loss may be NaN, and 0 times NaN would be NaN.
@@ -446,24 +430,6 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }
   if (checks.loss) first.note_loss(findings.loss, loss);
-}
-
-void TrainStep::send(ShardPass& pass, OverlappedSum& sum) const {
-  auto& gradients = pass.gradients.parameters;
-  for (const auto& [p, leaf] : pass.arrivals) {
-    if (gradients[p].defined()) {
-      leaf.mutable_grad() = std::exchange(gradients[p], {}).release();
-    }
-    sum.add(p, leaf);
-  }
-  // Gradients that it did not take: the last one, or all of them if it only
-  // watched.
-  for (const auto& [p, leaf] : pass.arrivals) {
-    Tensor& left = leaf.mutable_grad();
-    if (!left.defined()) continue;
-    gradients[p] = OwnedGradient::take(std::exchange(left, Tensor()),
-                                       group_.parameters()[p]);
-  }
 }
 
 std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,

@@ -126,9 +126,6 @@ class TrainStep {
   /// Computes forward, loss and backward, in the thread of the replica's
   /// device.
   ShardPass compute_shard(const ShardWork& work) const;
-  /// Passes the gradients to `sum` in the order in which they arrived. It may
-  /// take them.
-  void send(ShardPass& pass, OverlappedSum& sum) const;
   /// Returns the partial sums of all workers, with the local gradients added.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials, const Shards& shards,

@@ -38,9 +38,6 @@ struct ShardPass {
   }
   /// Leaves that stand for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
-  /// The replica's leaves in the order in which their gradients arrived, each
-  /// with its index among the unique parameters.
-  std::vector<std::pair<size_t, torch::Tensor>> arrivals;
 };
 
 struct VerifiedPass {

@@ -21,8 +21,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm, testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });
 
 template <class Norm>
-struct NormedImpl : torch::nn::Module {
-  explicit NormedImpl(Norm norm_) : norm(norm_) {
+struct NormNetImpl : torch::nn::Module {
+  explicit NormNetImpl(Norm norm_) : norm(norm_) {
     conv = register_module(
         "conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3)));
     register_module("norm", norm);
@@ -43,8 +43,8 @@ Tensor images(int64_t first, int64_t count) {
 void compare_with_one_process(const World& world,
                               const std::vector<int64_t>& counts,
                               const torch::nn::BatchNormOptions& options) {
-  using Synced = NormedImpl<SyncBatchNorm>;
-  using Plain = NormedImpl<torch::nn::BatchNorm2d>;
+  using Synced = NormNetImpl<SyncBatchNorm>;
+  using Plain = NormNetImpl<torch::nn::BatchNorm2d>;
   auto net = filled(std::make_shared<Synced>(SyncBatchNorm(options, world)));
   auto plain = filled(std::make_shared<Plain>(torch::nn::BatchNorm2d(options)));
   DistributedDataParallel<Synced> model(

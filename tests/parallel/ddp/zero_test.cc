@@ -320,6 +320,15 @@ TEST(Zero, SumsGradientsThatChangeAfterTheyCame) {
   }
 }
 
+TEST(Zero, NamesAGradientThatChangedAfterItWasSent) {
+  const std::string failure = failure_of(2, "gloo", [](const World& world) {
+    trained_nested(world, ZeroStage::kNone, 1);
+  });
+  EXPECT_NE(failure.find("parameter 'last.weight' changed on rank 0"),
+            std::string::npos)
+      << failure;
+}
+
 TEST(Zero, RefusesAGradientThatChangesAfterItWasSent) {
   expect_code(
       [](const World& world) { trained_nested(world, ZeroStage::kNone, 1); },
