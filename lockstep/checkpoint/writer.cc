@@ -28,9 +28,9 @@ using torch::Tensor;
 
 // Returns a world of the ranks that see a file which rank 0 has just put in
 // `dir`. This does not depend on file systems or host names.
-std::optional<World> world_of_writers(const std::string& dir,
-                                      const World& world) {
-  if (world.size() == 1) return World();
+std::optional<ProcessGroup> world_of_writers(const std::string& dir,
+                                             const ProcessGroup& world) {
+  if (world.size() == 1) return ProcessGroup();
   // Removed automatically, and swept later if we are killed.
   std::optional<AtomicFolder> probe;
   std::string path;
@@ -63,7 +63,7 @@ struct NotWritten {
 
 // Does this rank's share of a common task, and returns the texts of all ranks.
 // Throws NotWritten on all ranks if the task failed on one.
-std::vector<std::string> together(const World& world,
+std::vector<std::string> together(const ProcessGroup& world,
                                   const std::function<std::string()>& act) {
   // The first byte says whether the rank succeeded.
   std::string own;
@@ -83,7 +83,7 @@ std::vector<std::string> together(const World& world,
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(std::string dir, int keep,
-                                   const World& world)
+                                   const ProcessGroup& world)
     : dir_(std::move(dir)), keep_(keep) {
   constexpr int kFewest = 2;
   if (keep_ < kFewest) {

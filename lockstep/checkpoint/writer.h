@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/costs.h"
 #include "lockstep/checkpoint/part.h"
 #include "lockstep/checkpoint/staging.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -36,7 +36,7 @@ struct CheckpointContent {
 class CheckpointWriter {
  public:
   /// Collective. Keeps the newest `keep` checkpoints, at least 2.
-  CheckpointWriter(std::string dir, int keep, const World& world = {});
+  CheckpointWriter(std::string dir, int keep, const ProcessGroup& world = {});
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -71,7 +71,7 @@ class CheckpointWriter {
 
   const std::string dir_;
   const int keep_;
-  std::optional<World> world_;  // the ranks that write
+  std::optional<ProcessGroup> world_;  // the ranks that write
   Staging staging_;
   std::future<Written> pending_;
   std::string last_;

@@ -11,7 +11,7 @@
 #include <torch/script.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/parallel/parallel_module.h"
@@ -46,8 +46,8 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
 
   DistributedDataParallelImpl(
       std::shared_ptr<M> module,
-      const std::function<std::shared_ptr<M>()>& factory, const World& world,
-      const DistributedDataParallelOptions& options)
+      const std::function<std::shared_ptr<M>()>& factory,
+      const ProcessGroup& world, const DistributedDataParallelOptions& options)
       : Base(module, std::make_shared<Engine>(engine_module(module, factory),
                                               world, options)) {}
 
@@ -76,7 +76,7 @@ class DistributedDataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
  public:
   DistributedDataParallelImpl(const torch::jit::Module& module,
-                              const World& world,
+                              const ProcessGroup& world,
                               const DistributedDataParallelOptions& options)
       : ParallelModule(module, std::make_shared<Engine>(engine_module(module),
                                                         world, options)) {}
@@ -92,35 +92,35 @@ class DistributedDataParallelImpl<torch::jit::Module>
 template <class M>
 class DistributedDataParallel {
  public:
-  DistributedDataParallel(std::shared_ptr<M> module, const World& world,
+  DistributedDataParallel(std::shared_ptr<M> module, const ProcessGroup& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
             module, detail::cloner_of(module), world, options)) {}
   /// Same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
-                          const World& world,
+                          const ProcessGroup& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), world, options) {}
   /// Wraps a module that can't be cloned. `factory` builds an identical module
   /// for train_step().
   DistributedDataParallel(std::shared_ptr<M> module,
                           const std::function<std::shared_ptr<M>()>& factory,
-                          const World& world,
+                          const ProcessGroup& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
             std::move(module), factory, world, options)) {}
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                           const std::function<std::shared_ptr<M>()>& factory,
-                          const World& world,
+                          const ProcessGroup& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), factory, world, options) {}
   /// Reports at compile time what can't be wrapped, or can't be the world.
   template <class T, class Next, class... Rest>
-  requires detail::WrongArguments<T, Next, const World&, M>
+  requires detail::WrongArguments<T, Next, const ProcessGroup&, M>
   DistributedDataParallel(const T&, const Next&, const Rest&...) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
-                  "the ranks must be a lockstep::World, such as "
+                  "the ranks must be a lockstep::ProcessGroup, such as "
                   "lockstep::init()");
   }
 
@@ -139,7 +139,8 @@ class DistributedDataParallel {
 template <>
 class DistributedDataParallel<torch::jit::Module> {
  public:
-  DistributedDataParallel(const torch::jit::Module& module, const World& world,
+  DistributedDataParallel(const torch::jit::Module& module,
+                          const ProcessGroup& world,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<torch::jit::Module>>(
             module, world, options)) {}

@@ -50,7 +50,7 @@ bool is_laid_out_as(const std::vector<Tensor>& layout,
 
 /// Returns the device on which a rank of DistributedDataParallel computes: its
 /// module's GPU, or its part of the host's cores.
-Device device_of_rank(const World& world, const ModuleHandle& module,
+Device device_of_rank(const ProcessGroup& world, const ModuleHandle& module,
                       const DistributedDataParallelOptions& options) {
   if (options.device()) return *options.device();
   for (const auto& [name, parameter] : module.parameters) {
@@ -63,7 +63,7 @@ Device device_of_rank(const World& world, const ModuleHandle& module,
 }
 
 DataParallelOptions step_options(
-    const World& world, const DistributedDataParallelOptions& options) {
+    const ProcessGroup& world, const DistributedDataParallelOptions& options) {
   return DataParallelOptions()
       .world(world)
       .dim(options.dim())
@@ -121,7 +121,7 @@ Engine::Engine(Module module, std::vector<Device> devices,
   if (world_.size() > 1) follow_layout();
 }
 
-Engine::Engine(Module module, const World& world,
+Engine::Engine(Module module, const ProcessGroup& world,
                const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
       world_(world),

@@ -10,7 +10,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/torch_optimizer.h"
@@ -54,7 +54,7 @@ class Engine {
          DataParallelOptions options);
   /// Constructor of DistributedDataParallel: makes the reducer. The first
   /// train_step() makes the one replica. Collective.
-  Engine(Module module, const World& world,
+  Engine(Module module, const ProcessGroup& world,
          const DistributedDataParallelOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -168,7 +168,7 @@ class Engine {
   optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
 
   Module module_;
-  World world_;
+  ProcessGroup world_;
   std::vector<Device> devices_;
   DataParallelOptions options_;
   DistributedDataParallelOptions ddp_options_;

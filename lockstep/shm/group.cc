@@ -196,11 +196,12 @@ void Group::watch(int other) {
 
 void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
   if (is_broken_) {
-    throw CommError({.code = ErrorCode::kCollectiveFailed,
-                     .what = fmt::format("rank {} calls {} in a group that "
-                                         "failed before",
-                                         rank_, call.describe()),
-                     .fix = "look at the first error; make a new World"});
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} calls {} in a group that "
+                             "failed before",
+                             rank_, call.describe()),
+         .fix = "look at the first error; make a new ProcessGroup"});
   }
   check_root(call, rank_, ranks_);
   ++sequence_;

@@ -43,7 +43,7 @@ void Mesh::check_usable() const {
                                        "before",
                                        name(rank_), header_.call.describe()),
                    .got = reason_,
-                   .fix = "look at the first error; make a new World"});
+                   .fix = "look at the first error; make a new ProcessGroup"});
 }
 
 void Mesh::begin(const shm::Call& call, Milliseconds timeout) {

@@ -212,7 +212,7 @@ void check_single(const TrainOptions& options) {
                        "--strategy"});
 }
 
-Device device_of_rank(const TrainOptions& options, const World& world) {
+Device device_of_rank(const TrainOptions& options, const ProcessGroup& world) {
   const auto local_rank = static_cast<size_t>(world.local_rank());
   if (local_rank < options.devices.size()) return options.devices[local_rank];
   throw InvalidArgument(
@@ -290,7 +290,7 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
          "a multiple of the ranks", "change --shards");
 }
 
-Plan make_plan(const TrainOptions& options, const World& world,
+Plan make_plan(const TrainOptions& options, const ProcessGroup& world,
                const Settings& saved) {
   check_options(options);
   check_devices(options);

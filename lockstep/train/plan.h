@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/options.h"
 
@@ -49,7 +49,7 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
 /// the option, as check_options() does, and also for no devices, fewer shards
 /// than devices, sizes below 1 and ranks without a device. Options that are
 /// left open are taken from the run that is resumed (`saved`).
-Plan make_plan(const TrainOptions& options, const World& world = {},
+Plan make_plan(const TrainOptions& options, const ProcessGroup& world = {},
                const Settings& saved = {});
 
 }  // namespace lockstep::train

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/task.h"
@@ -13,7 +13,7 @@ namespace lockstep::train {
 
 /// The surroundings of a run: what its process gives it besides the options.
 struct RunContext {
-  World world{};  ///< kDistributed: the ranks
+  ProcessGroup world{};  ///< kDistributed: the ranks
   /// Polled between steps. Returns the number of the signal for which to stop,
   /// or 0. If one rank stops, all ranks stop.
   std::function<int()> stop{};

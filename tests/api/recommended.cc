@@ -23,7 +23,7 @@ torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
 // clang-format off
 
 void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
-          World world) {
+          ProcessGroup world) {
   SAYS(DataParallel(module, [] { return std::make_shared<Net>(); }, devices));
   DataParallel(module, SAYS(lockstep::devices("cpu:2")));
   lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
@@ -90,7 +90,7 @@ void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
   SAYS(bucket.buffer.copy_(result));
 }
 
-void compute(World world, Net& net, torch::Tensor x, torch::Tensor output,
+void compute(ProcessGroup world, Net& net, torch::Tensor x, torch::Tensor output,
              torch::Tensor target, torch::Tensor t, torch::Tensor y) {
   auto embedding = net.embedding;
   auto targets = target;

@@ -8,8 +8,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/shared_memory.h"
-#include "lockstep/comm/world.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -199,11 +199,11 @@ TEST(StateDict, DigestSeesNamesShapesAndEveryBit) {
 
 // If ranks shared the tensor, each of them would load into it.
 TEST(StateDict, IsLoadedIntoMemoryOfTheRanksOwn) {
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.backend = "shm";
   spawn(
       2,
-      [](World world) {
+      [](ProcessGroup world) {
         Net net;
         const auto values = copied(*Net());
         const SharedMemory memory = world.shared_memory(4096);

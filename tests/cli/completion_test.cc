@@ -62,7 +62,7 @@ TEST(BashCompletion, OffersTheChoicesOfAnOption) {
 
 TEST(BashCompletion, OffersTheCollectives) {
   EXPECT_EQ(bash_offers("lockstep bench allr"), Words{"allreduce"});
-  EXPECT_EQ(bash_offers("lockstep bench allreduce --backend g"), Words{"gloo"});
+  EXPECT_EQ(bash_offers("lockstep bench allreduce --backend t"), Words{"tcp"});
 }
 
 TEST(BashCompletion, OffersTheShells) {

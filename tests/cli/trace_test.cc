@@ -91,7 +91,7 @@ TEST(Trace, AlignsRanksWhoseClocksDiffer) {
   const std::string path = folder.path("ddp.json");
   std::string command = LOCKSTEP_BINARY_DIR "/bin/lockstep";
   for (const auto& word : train({"--strategy", "ddp", "--devices", "cpu:2",
-                                 "--backend", "gloo", "--trace", path})) {
+                                 "--backend", "tcp", "--trace", path})) {
     command += " " + word;
   }
   const Ended ended = run_lockstep(

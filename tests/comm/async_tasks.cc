@@ -1,5 +1,5 @@
-// The asynchronous and the coalesced forms of World's calls: they give the bits
-// of the synchronous ones, in the order in which they were called.
+// The asynchronous and the coalesced forms of ProcessGroup's calls: they give
+// the bits of the synchronous ones, in the order in which they were called.
 
 #include <atomic>
 #include <chrono>
@@ -46,7 +46,8 @@ ErrorCode code_of(const Act& act) {
 }
 
 /// Returns this rank's data for each other rank.
-Tensors parts_of(const World& world, int64_t count, at::ScalarType type) {
+Tensors parts_of(const ProcessGroup& world, int64_t count,
+                 at::ScalarType type) {
   Tensors parts;
   for (int r = 0; r < world.size(); ++r) {
     parts.push_back(
@@ -61,7 +62,8 @@ Tensors zeros_like(const Tensors& tensors) {
   return zeros;
 }
 
-void compare_forms(const World& world, int64_t count, at::ScalarType type) {
+void compare_forms(const ProcessGroup& world, int64_t count,
+                   at::ScalarType type) {
   const at::Tensor own = data_of(world.rank(), count, type);
   const Tensors parts = parts_of(world, count, type);
   const std::string of = std::string(" of ") + c10::toString(type);
@@ -116,13 +118,13 @@ void compare_forms(const World& world, int64_t count, at::ScalarType type) {
   require(barrier.result().empty(), "barrier_async");
 }
 
-const RankTasks async_bits("async_bits", [](const World& world) {
+const RankTasks async_bits("async_bits", [](const ProcessGroup& world) {
   for (const auto type : all_types()) {
     for (const int64_t count : kCounts) compare_forms(world, count, type);
   }
 });
 
-const RankTasks async_order("async_order", [](const World& world) {
+const RankTasks async_order("async_order", [](const ProcessGroup& world) {
   const double size = world.size();
   // Each call reads what the one before it wrote.
   at::Tensor tensor = filled(1);
@@ -152,7 +154,7 @@ const RankTasks async_order("async_order", [](const World& world) {
     world.all_reduce(other);
     require(second->isCompleted() && third.is_completed(), "one queue");
     require(torch::equal(other, filled(size * size * size * size)),
-            "a sum through World, c10d, a group and World");
+            "a sum through ProcessGroup, c10d, a group and ProcessGroup");
   }
   // Nobody waits for these: they are done all the same.
   for (int i = 0; i < 10; ++i)
@@ -160,7 +162,7 @@ const RankTasks async_order("async_order", [](const World& world) {
   world.barrier();
 });
 
-const RankTasks async_futures("async_futures", [](const World& world) {
+const RankTasks async_futures("async_futures", [](const ProcessGroup& world) {
   const int size = world.size();
   const Work work = world.all_reduce(filled(world.rank() + 1), ReduceOp::SUM,
                                      /*async_op=*/true);
@@ -171,7 +173,7 @@ const RankTasks async_futures("async_futures", [](const World& world) {
       c10::TensorType::get());
   const auto nested = work.future()->then(
       [&](c10::ivalue::Future&) {
-        // World's own calls may be made, and waited for, in a callback.
+        // ProcessGroup's own calls may be made, and waited for, in a callback.
         at::Tensor one = filled(1);
         world.all_reduce(one);
         const Work next =
@@ -202,7 +204,7 @@ const RankTasks async_futures("async_futures", [](const World& world) {
                "the future of a Work that is done");
 });
 
-const RankTasks async_messages("async_messages", [](const World& world) {
+const RankTasks async_messages("async_messages", [](const ProcessGroup& world) {
   const int size = world.size();
   const int rank = world.rank();
   if (size == 1) {
@@ -248,7 +250,7 @@ const RankTasks async_messages("async_messages", [](const World& world) {
   world.barrier();
 });
 
-const RankTasks async_refusals("async_refusals", [](const World& world) {
+const RankTasks async_refusals("async_refusals", [](const ProcessGroup& world) {
   const at::Tensor tensor = filled(1);
   const auto is_refused = [&](const auto& act) {
     try {
@@ -307,64 +309,68 @@ Tensors mixed_tensors(int rank) {
   return tensors;
 }
 
-const RankTasks coalesced_calls("coalesced_calls", [](const World& world) {
-  for (const Op op : {Op::SUM, Op::AVG}) {
-    Tensors tensors, expected;
-    for (const auto& tensor : mixed_tensors(world.rank())) {
-      if (op == Op::AVG && tensor.scalar_type() == torch::kBool) continue;
-      tensors.push_back(tensor);
-      expected.push_back(tensor.clone());
-    }
-    const Work work = world.coalesce(
-        [&](CoalescedCalls& group) {
-          for (const auto& tensor : tensors) group.all_reduce(tensor, op);
-        },
-        /*async_op=*/true);
-    for (auto& tensor : expected) world.all_reduce(tensor, op);
-    work.wait();
-    require_same(tensors, expected, "a group has the bits of separate calls");
-    require_same(work.result(), expected, "the result of a group");
-  }
+const RankTasks coalesced_calls(
+    "coalesced_calls", [](const ProcessGroup& world) {
+      for (const Op op : {Op::SUM, Op::AVG}) {
+        Tensors tensors, expected;
+        for (const auto& tensor : mixed_tensors(world.rank())) {
+          if (op == Op::AVG && tensor.scalar_type() == torch::kBool) continue;
+          tensors.push_back(tensor);
+          expected.push_back(tensor.clone());
+        }
+        const Work work = world.coalesce(
+            [&](CoalescedCalls& group) {
+              for (const auto& tensor : tensors) group.all_reduce(tensor, op);
+            },
+            /*async_op=*/true);
+        for (auto& tensor : expected) world.all_reduce(tensor, op);
+        work.wait();
+        require_same(tensors, expected,
+                     "a group has the bits of separate calls");
+        require_same(work.result(), expected, "the result of a group");
+      }
 
-  // 10,000 tensors make more than one message.
-  const Tensors many(10'000, filled(1, 0));
-  Tensors sums;
-  for (int i = 0; i < 1000; ++i) sums.push_back(filled(i, 1000));
-  world.coalesce([&](CoalescedCalls& group) {
-    for (const auto& tensor : many) group.all_reduce(tensor);
-    for (const auto& tensor : sums) group.all_reduce(tensor);
-  });
-  for (int i = 0; i < 1000; ++i) {
-    require(torch::equal(sums[static_cast<size_t>(i)],
-                         filled(i * world.size(), 1000)),
-            "a group of more than a message");
-  }
+      // 10,000 tensors make more than one message.
+      const Tensors many(10'000, filled(1, 0));
+      Tensors sums;
+      for (int i = 0; i < 1000; ++i) sums.push_back(filled(i, 1000));
+      world.coalesce([&](CoalescedCalls& group) {
+        for (const auto& tensor : many) group.all_reduce(tensor);
+        for (const auto& tensor : sums) group.all_reduce(tensor);
+      });
+      for (int i = 0; i < 1000; ++i) {
+        require(torch::equal(sums[static_cast<size_t>(i)],
+                             filled(i * world.size(), 1000)),
+                "a group of more than a message");
+      }
 
-  // An empty group is done at once, even if only one rank makes it.
-  if (world.rank() == 0) {
-    const Work none = world.coalesce([](CoalescedCalls&) {}, /*async_op=*/true);
-    none.wait();
-    require(none.is_completed() && none.result().empty(), "an empty group");
-    world.coalesce([](CoalescedCalls&) {});
-  }
+      // An empty group is done at once, even if only one rank makes it.
+      if (world.rank() == 0) {
+        const Work none =
+            world.coalesce([](CoalescedCalls&) {}, /*async_op=*/true);
+        none.wait();
+        require(none.is_completed() && none.result().empty(), "an empty group");
+        world.coalesce([](CoalescedCalls&) {});
+      }
 
-  // An exception in the group: nothing was sent.
-  at::Tensor kept = filled(2);
-  bool has_thrown = false;
-  try {
-    world.coalesce([&](CoalescedCalls& group) {
-      group.all_reduce(kept);
-      if (world.rank() == 0) throw std::runtime_error("of the user");
-      throw std::runtime_error("of the user elsewhere");
+      // An exception in the group: nothing was sent.
+      at::Tensor kept = filled(2);
+      bool has_thrown = false;
+      try {
+        world.coalesce([&](CoalescedCalls& group) {
+          group.all_reduce(kept);
+          if (world.rank() == 0) throw std::runtime_error("of the user");
+          throw std::runtime_error("of the user elsewhere");
+        });
+      } catch (const std::runtime_error&) {
+        has_thrown = true;
+      }
+      require(has_thrown && torch::equal(kept, filled(2)), "an exception");
+      world.barrier();
     });
-  } catch (const std::runtime_error&) {
-    has_thrown = true;
-  }
-  require(has_thrown && torch::equal(kept, filled(2)), "an exception");
-  world.barrier();
-});
 
-const RankTasks coalesced_kinds("coalesced_kinds", [](const World& world) {
+const RankTasks coalesced_kinds("coalesced_kinds", [](const ProcessGroup&
+                                                          world) {
   const int size = world.size();
   const int rank = world.rank();
   const double sum = size * (size + 1) / 2.0;

@@ -1,5 +1,5 @@
-// Tests how asynchronous calls end: late, with their World, and with a lost
-// rank.
+// Tests how asynchronous calls end: late, with their ProcessGroup, and with a
+// lost rank.
 
 #include <future>
 #include <string>
@@ -21,8 +21,8 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr auto kDeadline = std::chrono::seconds(60);
 
-WorldOptions options_of(const std::string& backend) {
-  WorldOptions options;
+ProcessGroupOptions options_of(const std::string& backend) {
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = std::chrono::seconds(100);
   return options;
@@ -62,7 +62,7 @@ TEST_P(AsyncWork, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
   Signal timed_out;
   spawn(
       2,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         at::Tensor tensor = filled(world.rank() + 1);
         if (world.rank() == 1) {
           timed_out.wait();
@@ -85,7 +85,7 @@ TEST_P(AsyncWork, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
 TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
   spawn(
       3,
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         auto group = world.new_group({0, 1, 2});
         std::vector<Work> works;
         for (int i = 0; i < 50; ++i) {
@@ -100,7 +100,7 @@ TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
         group.reset();
         int i = 0;
         for (const Work& work : works) {
-          require(work.is_completed(), "done when the World is gone");
+          require(work.is_completed(), "done when the ProcessGroup is gone");
           work.wait();
           for (const auto& tensor : work.result()) {
             require(torch::equal(tensor, filled(3 * i++, 5000)), "a sum");
@@ -114,7 +114,7 @@ TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
 TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
   spawn(
       2,
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         const auto group = world.new_group({0, 1});
         constexpr int kShared = 3;
         if (world.rank() == 1) {
@@ -172,7 +172,7 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
 TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
   spawn(
       2,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         // Messages of one size, made of other tensors.
         const int64_t first = world.rank() == 0 ? 3 : 5;
         const Work work = world.coalesce(
@@ -197,7 +197,7 @@ TEST(AsyncMessage, AWaitEndsAtItsTimeoutAndMayBeRepeated) {
   Signal timed_out;
   spawn(
       2,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         if (world.rank() == 1) {
           timed_out.wait();
           world.send(filled(7), 0);
@@ -225,7 +225,7 @@ TEST(Work, OfNothingIsDone) {
 }
 
 TEST(WorldOfOne, DoesItsCallsAtOnce) {
-  const World world;
+  const ProcessGroup world;
   const at::Tensor tensor = filled(4);
   const Work sum = world.all_reduce(tensor, ReduceOp::SUM, /*async_op=*/true);
   EXPECT_TRUE(sum.is_completed());
@@ -263,7 +263,7 @@ TEST(JoinedMessages, FindTensorsThatMayShareMemory) {
 TEST(NcclTransport, MakesTheCallsOfAC10dBackend) {
   spawn(
       2,
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         const int rank = world.rank();
         const auto other = world.new_group({0, 1});
         NcclTransport transport(c10d_backend(*other), torch::kCPU,

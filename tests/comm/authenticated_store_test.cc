@@ -53,9 +53,10 @@ TEST_P(AuthenticatedWorld, MeetsInIt) {
   store::Served served;
   served.server().begin_round(0, 2);
   const auto sum = [&](int rank) {
-    const World world(std::make_shared<const World::Impl>(
+    const ProcessGroup world(std::make_shared<const ProcessGroup::Impl>(
         store_of(served, rank), rank, 2, "127.0.0.1",
-        WorldOptions{.backend = GetParam(), .timeout = milliseconds(60'000)}));
+        ProcessGroupOptions{.backend = GetParam(),
+                            .timeout = milliseconds(60'000)}));
     auto value = torch::full({1000}, rank + 1.0);
     world.all_reduce(value);
     world.barrier();

@@ -19,7 +19,7 @@ using Tensors = std::vector<at::Tensor>;
 using Future = c10::ivalue::Future;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-GroupPtr group_of(const World& world) {
+GroupPtr group_of(const ProcessGroup& world) {
   using c10d::ProcessGroup;
   auto group = c10::make_intrusive<ProcessGroup>(world.store(), world.rank(),
                                                  world.size());
@@ -46,12 +46,12 @@ bool is_in_shared_memory(const void* address) {
 
 /// In the manner of PyTorch's PowerSGD: two sums in the callbacks of a first,
 /// each waited for there.
-class NestedSums : public c10d::CppCommHookInterface<const World*> {
+class NestedSums : public c10d::CppCommHookInterface<const ProcessGroup*> {
  public:
   using CppCommHookInterface::CppCommHookInterface;
 
   c10::intrusive_ptr<Future> runHook(c10d::GradBucket& bucket) override {
-    const World& world = *state_;
+    const ProcessGroup& world = *state_;
     is_resident = is_in_shared_memory(bucket.getBufferRef().data_ptr());
     // A third of the gradient in each of three sums.
     const at::Tensor part = bucket.getBufferRef() / (3.0 * world.size());
@@ -93,7 +93,7 @@ struct Layers {
   Tensors parameters;
 };
 
-const RankTasks c10d_reducer("c10d_reducer", [](const World& world) {
+const RankTasks c10d_reducer("c10d_reducer", [](const ProcessGroup& world) {
   if (!c10d_backend(world)) return;
   for (const bool has_hook : {false, true}) {
     Layers layers;
@@ -129,47 +129,49 @@ const RankTasks c10d_reducer("c10d_reducer", [](const World& world) {
 });
 
 // The wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around every backend.
-const RankTasks c10d_debug_detail("c10d_debug_detail", [](const World& world) {
-  if (!c10d_backend(world)) return;
-  // The wrapper sends its own messages over a backend of its own.
-  std::vector<int> all_ranks;
-  for (int rank = 0; rank < world.size(); ++rank) all_ranks.push_back(rank);
-  const auto detail = c10d_backend(*world.new_group(all_ranks));
-  const uint64_t before = c10d_backend(world)->getSequenceNumberForGroup();
-  c10d::ProcessGroupWrapper wrapper(c10d_backend(world), detail);
-  wrapper.setSequenceNumberForGroup();
-  Tensors list{torch::full({9}, world.rank() + 1.0)};
-  wrapper.allreduce(list, {})->wait();
-  require(torch::equal(list[0], torch::full({9}, world.size() *
-                                                     (world.size() + 1) / 2.0)),
-          "an all_reduce through c10d's ProcessGroupWrapper");
-  wrapper.barrier({})->wait();
-  require(wrapper.getSequenceNumberForGroup() == before + 2,
-          "the sequence number");
-  require(wrapper.getBackendOptions()->timeout == world.timeout(),
-          "the options of the backend");
-  wrapper.monitoredBarrier({}, true);
-  if (world.rank() == 0) {
-    // A shape of its own: found by c10d before our backend is called.
-    Tensors odd{torch::ones({3})};
-    bool has_thrown = false;
-    try {
-      wrapper.allreduce(odd, {});
-    } catch (const std::exception& error) {
-      has_thrown =
-          std::string(error.what()).find("ALLREDUCE") != std::string::npos;
-    }
-    require(has_thrown, "c10d finds another shape");
-  } else {
-    Tensors other{torch::ones({4})};
-    try {
-      wrapper.allreduce(other, {});
-    } catch (const std::exception&) {
-      return;
-    }
-    require(false, "c10d finds another shape on every rank");
-  }
-});
+const RankTasks c10d_debug_detail(
+    "c10d_debug_detail", [](const ProcessGroup& world) {
+      if (!c10d_backend(world)) return;
+      // The wrapper sends its own messages over a backend of its own.
+      std::vector<int> all_ranks;
+      for (int rank = 0; rank < world.size(); ++rank) all_ranks.push_back(rank);
+      const auto detail = c10d_backend(*world.new_group(all_ranks));
+      const uint64_t before = c10d_backend(world)->getSequenceNumberForGroup();
+      c10d::ProcessGroupWrapper wrapper(c10d_backend(world), detail);
+      wrapper.setSequenceNumberForGroup();
+      Tensors list{torch::full({9}, world.rank() + 1.0)};
+      wrapper.allreduce(list, {})->wait();
+      require(torch::equal(
+                  list[0],
+                  torch::full({9}, world.size() * (world.size() + 1) / 2.0)),
+              "an all_reduce through c10d's ProcessGroupWrapper");
+      wrapper.barrier({})->wait();
+      require(wrapper.getSequenceNumberForGroup() == before + 2,
+              "the sequence number");
+      require(wrapper.getBackendOptions()->timeout == world.timeout(),
+              "the options of the backend");
+      wrapper.monitoredBarrier({}, true);
+      if (world.rank() == 0) {
+        // A shape of its own: found by c10d before our backend is called.
+        Tensors odd{torch::ones({3})};
+        bool has_thrown = false;
+        try {
+          wrapper.allreduce(odd, {});
+        } catch (const std::exception& error) {
+          has_thrown =
+              std::string(error.what()).find("ALLREDUCE") != std::string::npos;
+        }
+        require(has_thrown, "c10d finds another shape");
+      } else {
+        Tensors other{torch::ones({4})};
+        try {
+          wrapper.allreduce(other, {});
+        } catch (const std::exception&) {
+          return;
+        }
+        require(false, "c10d finds another shape on every rank");
+      }
+    });
 
 }  // namespace
 }  // namespace lockstep

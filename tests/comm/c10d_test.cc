@@ -23,9 +23,10 @@ namespace {
 using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 
-WorldOptions options_of(const std::string& backend,
-                        milliseconds timeout = std::chrono::seconds(100)) {
-  WorldOptions options;
+ProcessGroupOptions options_of(
+    const std::string& backend,
+    milliseconds timeout = std::chrono::seconds(100)) {
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = timeout;
   return options;
@@ -59,7 +60,7 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
   const auto end = given_up.get_future().share();
   spawn(
       2,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         world.barrier();
         if (world.rank() == 1) {
           end.wait_for(std::chrono::seconds(60));
@@ -85,7 +86,7 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
   const auto end = given_up.get_future().share();
   spawn(
       4,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         const auto wait_for_all = [&](milliseconds timeout) {
           c10d::BarrierOptions options;
           options.timeout = timeout;
@@ -115,7 +116,7 @@ TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
   const auto end = given_up.get_future().share();
   spawn(
       2,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         c10d::BarrierOptions options;
         options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
         if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
@@ -138,7 +139,7 @@ TEST_P(C10d, AWorldLeavesTheStoresTimeoutAlone) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      const World world(std::make_shared<const World::Impl>(
+      const ProcessGroup world(std::make_shared<const ProcessGroup::Impl>(
           store, rank, 2, "127.0.0.1", options_of(GetParam())));
       EXPECT_EQ(world.store()->getTimeout(), std::chrono::seconds(100));
       world.store()->setTimeout(milliseconds(777));
@@ -154,11 +155,11 @@ TEST_P(C10d, AWorldLeavesTheStoresTimeoutAlone) {
 TEST(WorldStore, WaitsForItsOwnTimeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(std::chrono::hours(1));
-  const WorldOptions options = options_of("shm", milliseconds(200));
+  const ProcessGroupOptions options = options_of("shm", milliseconds(200));
   // The second of two ranks never arrives.
   const Caught caught = caught_from([&] {
-    World(
-        std::make_shared<const World::Impl>(store, 0, 2, "127.0.0.1", options));
+    ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
+        store, 0, 2, "127.0.0.1", options));
   });
   EXPECT_EQ(caught.code, ErrorCode::kStoreTimeout) << caught.message;
 }
@@ -177,7 +178,7 @@ TEST_P(C10d, AProfilerSeesTheOperations) {
       at::RecordFunctionCallback(note).scopes({at::RecordScope::USER_SCOPE}));
   spawn(
       2,
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         at::Tensor tensor = torch::ones({3});
         world.all_reduce(tensor);
         world.broadcast(tensor, 0);
@@ -194,7 +195,7 @@ TEST_P(C10d, AProfilerSeesTheOperations) {
 TEST_P(C10d, CollectivesAreNumbered) {
   spawn(
       2,
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         const auto backend_of_group = c10d_backend(world);
         auto& backend = *backend_of_group;
         backend.setSequenceNumberForGroup();

@@ -66,7 +66,7 @@ double power(int base, int exponent) {
 /// size: in another order than on the other ranks, sums would be of other
 /// operations. On the ranks for which `is_late` holds, callbacks come when the
 /// operation is over.
-void nest_in_several(const World& world, int depth, bool is_late) {
+void nest_in_several(const ProcessGroup& world, int depth, bool is_late) {
   const auto backend_of_group = c10d_backend(world);
   auto& backend = *backend_of_group;
   const int size = world.size();
@@ -90,7 +90,7 @@ void nest_in_several(const World& world, int depth, bool is_late) {
   }
 }
 
-const RankTasks callbacks("callbacks", [](const World& world) {
+const RankTasks callbacks("callbacks", [](const ProcessGroup& world) {
   if (!c10d_backend(world)) return;
   const auto backend_of_group = c10d_backend(world);
   auto& backend = *backend_of_group;
@@ -118,7 +118,7 @@ const RankTasks callbacks("callbacks", [](const World& world) {
   backend.allreduce(behind, {})->wait();
   require(
       torch::equal(value_of(many).toTensor(), filled((size - 1) * size + size)),
-      "operations of World in a callback");
+      "operations of ProcessGroup in a callback");
   require(torch::equal(behind[0], filled(size)), "what is behind a callback");
 
   // An exception in a callback affects only its own future.
@@ -144,7 +144,7 @@ const RankTasks callbacks("callbacks", [](const World& world) {
 
 /// Passes a message around the ring. The callback of each receiver passes on
 /// the next message and waits for the one it gets. Each hop has its own tag.
-at::Tensor pass_in_callback(const World& world, int hops, double value) {
+at::Tensor pass_in_callback(const ProcessGroup& world, int hops, double value) {
   const auto backend_of_group = c10d_backend(world);
   auto& backend = *backend_of_group;
   const int next = (world.rank() + 1) % world.size();
@@ -165,7 +165,7 @@ at::Tensor pass_in_callback(const World& world, int hops, double value) {
   return value_of(result).toTensor();
 }
 
-const RankTasks mail_callbacks("mail_callbacks", [](const World& world) {
+const RankTasks mail_callbacks("mail_callbacks", [](const ProcessGroup& world) {
   if (world.size() == 1) return;
   const int size = world.size();
   for (int hops = 1; hops < 5; ++hops) {

@@ -88,7 +88,7 @@ bool is_defined(Op op, at::ScalarType type) {
 // 0, 1, odd, unaligned; below and above what is done in one exchange.
 constexpr std::array<int64_t, 5> kCounts{0, 1, 17, 1001, 70'001};
 
-const RankTasks all_reduce("all_reduce", [](const World& world) {
+const RankTasks all_reduce("all_reduce", [](const ProcessGroup& world) {
   for (const auto type : all_types()) {
     for (const Op op : {Op::SUM, Op::AVG, Op::PRODUCT, Op::MIN, Op::MAX,
                         Op::BAND, Op::BOR, Op::BXOR}) {
@@ -110,7 +110,7 @@ const RankTasks all_reduce("all_reduce", [](const World& world) {
   }
 });
 
-const RankTasks reductions("reductions", [](const World& world) {
+const RankTasks reductions("reductions", [](const ProcessGroup& world) {
   const int size = world.size();
   for (const auto type : all_types()) {
     for (const int64_t count : kCounts) {
@@ -143,7 +143,7 @@ const RankTasks reductions("reductions", [](const World& world) {
   require(torch::equal(tensor, torch::full({1000}, expected)), "premul_sum");
 });
 
-const RankTasks moves("moves", [](const World& world) {
+const RankTasks moves("moves", [](const ProcessGroup& world) {
   const int size = world.size();
   const int rank = world.rank();
   for (const auto type : all_types()) {
@@ -191,7 +191,7 @@ const RankTasks moves("moves", [](const World& world) {
 });
 
 /// The forms with one tensor for all ranks.
-const RankTasks whole_tensors("whole_tensors", [](const World& world) {
+const RankTasks whole_tensors("whole_tensors", [](const ProcessGroup& world) {
   const int size = world.size();
   const int rank = world.rank();
   for (const auto type : all_types()) {
@@ -251,7 +251,7 @@ const RankTasks whole_tensors("whole_tensors", [](const World& world) {
   }
 });
 
-const RankTasks strided("strided", [](const World& world) {
+const RankTasks strided("strided", [](const ProcessGroup& world) {
   const auto view = [&](int rank) {
     return data_of(rank, 6 * 50, torch::kFloat32).view({6, 50}).t();
   };
@@ -271,7 +271,8 @@ const RankTasks strided("strided", [](const World& world) {
 });
 
 /// A message around the ring of ranks: from each to the next.
-void pass_on(const World& world, const at::Tensor& own, at::Tensor& received) {
+void pass_on(const ProcessGroup& world, const at::Tensor& own,
+             at::Tensor& received) {
   const int next = (world.rank() + 1) % world.size();
   const int last = (world.rank() + world.size() - 1) % world.size();
   Tensors sent{own}, got{received};
@@ -293,7 +294,7 @@ void require_throw(const Act& act, const char* what) {
   require(has_thrown, what);
 }
 
-const RankTasks send_recv("send_recv", [](const World& world) {
+const RankTasks send_recv("send_recv", [](const ProcessGroup& world) {
   const int size = world.size();
   const int rank = world.rank();
   at::Tensor none = torch::zeros({1});
@@ -358,7 +359,7 @@ const RankTasks send_recv("send_recv", [](const World& world) {
   world.barrier();
 });
 
-const RankTasks c10d_forms("c10d_forms", [](const World& world) {
+const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
   if (!c10d_backend(world)) return;
   const auto backend_of_group = c10d_backend(world);
   const auto& backend = *backend_of_group;
@@ -451,7 +452,7 @@ const RankTasks c10d_forms("c10d_forms", [](const World& world) {
           "coalescing");
 });
 
-const RankTasks groups("groups", [](const World& world) {
+const RankTasks groups("groups", [](const ProcessGroup& world) {
   std::vector<int> even, all_reversed;
   for (int rank = 0; rank < world.size(); rank += 2) even.push_back(rank);
   for (int rank = world.size(); rank-- > 0;) all_reversed.push_back(rank);
@@ -474,7 +475,7 @@ const RankTasks groups("groups", [](const World& world) {
   require(texts.back() == "I am " + std::to_string(world.size() - 1), "texts");
 });
 
-const RankTasks conformance("conformance", [](const World& world) {
+const RankTasks conformance("conformance", [](const ProcessGroup& world) {
   for (const char* name : {"all_reduce",     "reductions",
                            "moves",          "whole_tensors",
                            "strided",        "send_recv",

@@ -19,7 +19,7 @@ class Threads : public testing::TestWithParam<Parameters> {};
 
 TEST_P(Threads, Conform) {
   const auto& [backend, task, ranks] = GetParam();
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = std::chrono::seconds(100);
   run_threads(task, ranks, options);

@@ -83,12 +83,12 @@ const RankTask& RankTasks::get(const std::string& name) {
 }
 
 void run_threads(const std::string& name, int ranks,
-                 const WorldOptions& options) {
+                 const ProcessGroupOptions& options) {
   spawn(ranks, RankTasks::get(name), options);
 }
 
 std::vector<std::string> run_processes(const std::string& name, int ranks,
-                                       const WorldOptions& options) {
+                                       const ProcessGroupOptions& options) {
   c10d::TCPStoreOptions store_options;
   store_options.port = 0;
   store_options.isServer = true;
@@ -119,11 +119,11 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
 
 int run_as_rank(const std::string& name) {
   try {
-    WorldOptions options;
+    ProcessGroupOptions options;
     options.backend = env("LOCKSTEP_TEST_BACKEND").value_or("auto");
     options.timeout = std::chrono::milliseconds(
         env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000));
-    const World world = init(options);
+    const ProcessGroup world = init(options);
     try {
       RankTasks::get(name)(world);
     } catch (const std::exception& error) {

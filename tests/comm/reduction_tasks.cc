@@ -19,7 +19,7 @@ at::Tensor filled(double value, int64_t count = 6) {
 
 // Expects the results of c10d's ProcessGroupGloo in PyTorch 2.11 for the same
 // lists.
-const RankTasks coalesced("coalesced", [](const World& world) {
+const RankTasks coalesced("coalesced", [](const ProcessGroup& world) {
   if (!c10d_backend(world)) return;
   const auto backend_of_group = c10d_backend(world);
   auto& backend = *backend_of_group;
@@ -46,7 +46,7 @@ const RankTasks coalesced("coalesced", [](const World& world) {
 // If ranks share memory, a sum copies nothing if the tensors of all ranks are
 // in the same shared memory, at any offset. The bits are the same as for
 // private tensors.
-const RankTasks places("places", [](const World& world) {
+const RankTasks places("places", [](const ProcessGroup& world) {
   if (!world.can_share_memory()) return;
   constexpr int64_t kElements = 30'000;
   constexpr size_t kPlaceBytes = kElements * 8 + 64;
@@ -80,7 +80,7 @@ const RankTasks places("places", [](const World& world) {
   }
 });
 
-const RankTasks wrap("wrap", [](const World& world) {
+const RankTasks wrap("wrap", [](const ProcessGroup& world) {
   const int size = world.size();
   for (const auto type : {torch::kInt8, torch::kUInt8, torch::kInt16,
                           torch::kInt32, torch::kInt64}) {
@@ -119,7 +119,7 @@ at::Tensor sparse_of(int rank, at::ScalarType type) {
   return torch::sparse_coo_tensor(indices, values, {7, 2, 4});
 }
 
-const RankTasks sparse_reductions("sparse", [](const World& world) {
+const RankTasks sparse_reductions("sparse", [](const ProcessGroup& world) {
   if (!c10d_backend(world)) return;
   const auto backend_of_group = c10d_backend(world);
   auto& backend = *backend_of_group;
@@ -142,7 +142,7 @@ const RankTasks sparse_reductions("sparse", [](const World& world) {
               "the result of a sparse all_reduce");
     }
   }
-  // World's form, and all ranks empty.
+  // ProcessGroup's form, and all ranks empty.
   at::Tensor none = torch::sparse_coo_tensor(
       torch::empty({1, 0}, torch::kInt64), torch::empty({0}), {5});
   world.all_reduce(none);

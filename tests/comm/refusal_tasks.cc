@@ -34,7 +34,7 @@ void refused(const std::string& operation, ErrorCode code, const Act& act) {
 
 at::Tensor some(int64_t count = 4) { return torch::ones({count}); }
 
-void refuse_roots(const World& world) {
+void refuse_roots(const ProcessGroup& world) {
   const int size = world.size();
   at::Tensor tensor = some();
   const Tensors parts(static_cast<size_t>(size), some());
@@ -199,7 +199,7 @@ void refuse_splits_and_peers(c10d::Backend& backend) {
   refused("send", ErrorCode::kBadTensor, [&] { backend.send(two, next, 0); });
 }
 
-const RankTasks refusals("refusals", [](const World& world) {
+const RankTasks refusals("refusals", [](const ProcessGroup& world) {
   refuse_roots(world);
   if (c10d_backend(world)) {
     refuse_tensors(*c10d_backend(world));

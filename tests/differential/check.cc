@@ -12,7 +12,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/log.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/differential/data_parallel_strategy.h"
 #include "tests/differential/history.h"
 #include "tests/differential/plain.h"
@@ -154,12 +154,12 @@ class Checker {
     }
     const auto ranks = static_cast<size_t>(case_.ranks);
     std::vector<Trace> traces(ranks);
-    WorldOptions options;
+    ProcessGroupOptions options;
     options.backend = case_.backend;
     options.timeout = kRankTimeout;
     spawn(
         static_cast<int>(case_.ranks),
-        [&](const World& world) {
+        [&](const ProcessGroup& world) {
           Trace& trace = traces[static_cast<size_t>(world.rank())];
           trace = play_on_rank(case_, world);
           if (!trace.error.empty()) world.abort(trace.error);

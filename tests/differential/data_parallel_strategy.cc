@@ -4,7 +4,7 @@ namespace lockstep::differential {
 
 namespace {
 
-std::vector<Device> devices_of(int64_t count, const World& world) {
+std::vector<Device> devices_of(int64_t count, const ProcessGroup& world) {
   if (world.size() > 1) {
     return std::vector<Device>(static_cast<size_t>(count), Device{});
   }
@@ -12,7 +12,7 @@ std::vector<Device> devices_of(int64_t count, const World& world) {
                            Oversubscription::kAllow);
 }
 
-DataParallelOptions options_of(const Case& of, const World& world) {
+DataParallelOptions options_of(const Case& of, const ProcessGroup& world) {
   return DataParallelOptions()
       .shards(of.shards)
       .seed(of.seed)
@@ -25,7 +25,7 @@ DataParallelOptions options_of(const Case& of, const World& world) {
 
 DataParallelStrategy::DataParallelStrategy(
     const std::shared_ptr<InterpretedModule>& module, int64_t devices,
-    const World& world)
+    const ProcessGroup& world)
     : WrappedStrategy(module, world,
                       {module, factory_of(module), devices_of(devices, world),
                        options_of(*module->definition, world)}) {}

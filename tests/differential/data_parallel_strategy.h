@@ -12,7 +12,7 @@ class DataParallelStrategy
     : public WrappedStrategy<DataParallel<InterpretedModule>> {
  public:
   DataParallelStrategy(const std::shared_ptr<InterpretedModule>& module,
-                       int64_t devices, const World& world = {});
+                       int64_t devices, const ProcessGroup& world = {});
 };
 
 }  // namespace lockstep::differential

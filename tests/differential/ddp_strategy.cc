@@ -23,7 +23,7 @@ DistributedDataParallelOptions options_of(const Case& of) {
 }  // namespace
 
 DdpStrategy::DdpStrategy(const std::shared_ptr<InterpretedModule>& module,
-                         const World& world)
+                         const ProcessGroup& world)
     : WrappedStrategy(module, world,
                       {module, factory_of(module), world,
                        options_of(*module->definition)}) {}

@@ -12,7 +12,7 @@ class DdpStrategy
     : public WrappedStrategy<DistributedDataParallel<InterpretedModule>> {
  public:
   DdpStrategy(const std::shared_ptr<InterpretedModule>& module,
-              const World& world);
+              const ProcessGroup& world);
 };
 
 }  // namespace lockstep::differential

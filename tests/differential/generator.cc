@@ -29,13 +29,13 @@ void choose_strategy(Case& of, Random& random) {
     } else if (random.once_in(2)) {
       of.shards += random.between(1, 3);
     }
-    of.backend = random.once_in(3) ? "gloo" : "shm";
+    of.backend = random.once_in(3) ? "tcp" : "shm";
   } else {
     of.mode = "forward";
     of.ranks = random.once_in(4) ? 3 : 2;
     of.devices = 1;
     of.shards = of.ranks;
-    of.backend = random.once_in(3) ? "gloo" : "shm";
+    of.backend = random.once_in(3) ? "tcp" : "shm";
     static const std::vector<std::string> averages{"samples", "samples",
                                                    "ranks", "none"};
     of.average = random.pick(averages);

@@ -20,7 +20,7 @@ class ProgramGenerator {
     of_.seed = seed;
     of_.mode = "program";
     of_.kind = kind == "shm" || kind == "tcp" ? "world" : kind;
-    of_.backend = kind == "tcp" ? "gloo" : "shm";
+    of_.backend = kind == "tcp" ? "tcp" : "shm";
   }
 
   Case generate() {
@@ -52,7 +52,7 @@ class ProgramGenerator {
     of_.is_static = false;
     of_.has_bucket_views = !random_.once_in(3);
     of_.has_small_buckets = random_.once_in(2);
-    if (random_.once_in(3)) of_.backend = "gloo";
+    if (random_.once_in(3)) of_.backend = "tcp";
   }
 
   void choose_module() {

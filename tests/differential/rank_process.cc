@@ -62,7 +62,7 @@ Trace read(const std::string& path) {
   return trace;
 }
 
-const RankTasks kTask("differential", [](const World& world) {
+const RankTasks kTask("differential", [](const ProcessGroup& world) {
   torch::set_num_threads(1);
   const std::string folder = env(kFolderVariable).value();
   std::ifstream file(folder + "/case");
@@ -76,7 +76,7 @@ const RankTasks kTask("differential", [](const World& world) {
 
 }  // namespace
 
-Trace play_on_rank(const Case& of, const World& world) {
+Trace play_on_rank(const Case& of, const ProcessGroup& world) {
   const auto module =
       std::make_shared<InterpretedModule>(std::make_shared<const Case>(of));
   return play(of, [&]() -> std::unique_ptr<Strategy> {
@@ -89,7 +89,7 @@ std::vector<RankRun> run_in_processes(const Case& of) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/case") << to_text(of);
   setenv(kFolderVariable, folder.path().c_str(), 1);
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.backend = of.backend;
   options.timeout = kTimeout;
   const auto ends =

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/differential/case.h"
 #include "tests/differential/trace.h"
 
@@ -16,7 +16,7 @@ struct RankRun {
 };
 
 /// Trains the module of a case as a rank of `world`.
-Trace play_on_rank(const Case& of, const World& world);
+Trace play_on_rank(const Case& of, const ProcessGroup& world);
 
 /// The same on each rank, which is a process of this program.
 std::vector<RankRun> run_in_processes(const Case& of);

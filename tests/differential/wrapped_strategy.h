@@ -21,8 +21,8 @@ inline std::function<std::shared_ptr<InterpretedModule>()> factory_of(
 template <class Model>
 class WrappedStrategy : public Strategy {
  public:
-  WrappedStrategy(std::shared_ptr<InterpretedModule> module, const World& world,
-                  Model model)
+  WrappedStrategy(std::shared_ptr<InterpretedModule> module,
+                  const ProcessGroup& world, Model model)
       : Strategy(std::move(module)), world_(world), model_(std::move(model)) {}
 
   c10::IValue forward(const Batch& batch) override {
@@ -57,7 +57,7 @@ class WrappedStrategy : public Strategy {
   }
 
  private:
-  World world_;
+  ProcessGroup world_;
   Model model_;
   std::unique_ptr<NoSync> no_sync_;
 };

@@ -85,10 +85,10 @@ TEST(Checkpointing, UpdatesAllParametersOverRanks) {
         .backward();
     optimizer.step();
   }
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     EXPECT_EQ(testing_ddp::failure_of(
                   2, backend,
-                  [&](World world) {
+                  [&](ProcessGroup world) {
                     const auto net = new_net();
                     DataParallel<CheckpointedNetImpl> model(
                         net,

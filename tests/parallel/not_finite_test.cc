@@ -245,8 +245,8 @@ TEST(NotFinite, IsNotReportedIfTheOptionsSayNo) {
 struct NotFiniteOnRanks : testing_ddp::OnBackends {};
 
 TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
-  const auto run = [](const auto& model, const auto& net, const World& world,
-                      size_t kind) {
+  const auto run = [](const auto& model, const auto& net,
+                      const ProcessGroup& world, size_t kind) {
     using Model = std::decay_t<decltype(model)>;
     const auto step = steps_of<Model>(net, [&](const Tensor& parameter) {
       return model->make_state(parameter);
@@ -268,7 +268,7 @@ TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
     for (const bool is_ddp : {false, true}) {
       LogCapture log;
       EXPECT_EQ(on_ranks(2,
-                         [&](const World& world) {
+                         [&](const ProcessGroup& world) {
                            const auto net = make_net();
                            if (is_ddp) {
                              run(DistributedDataParallel<NetImpl>(net, world),
@@ -299,7 +299,7 @@ TEST_P(NotFiniteOnRanks, NamesTheGradientOnEveryRank) {
   LogCapture log;
   EXPECT_EQ(
       on_ranks(2,
-               [](const World& world) {
+               [](const ProcessGroup& world) {
                  const auto net = std::make_shared<RootImpl>();
                  const DistributedDataParallel<RootImpl> model(net, world);
                  torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -317,7 +317,7 @@ TEST_P(NotFiniteOnRanks, NamesTheGradientOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NotFiniteOnRanks,
-                         testing::Values("shm", "gloo"));
+                         testing::Values("shm", "tcp"));
 
 }  // namespace
 }  // namespace lockstep::not_finite_test

@@ -11,7 +11,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/error_code_of.h"
@@ -183,7 +183,7 @@ TEST(ParameterWrites, AreNamedWhenABackwardFailsForThem) {
 
 class WritesOnRanks : public testing_ddp::OnBackends {};
 
-Tensor part_of(const World& world, const Tensor& batch) {
+Tensor part_of(const ProcessGroup& world, const Tensor& batch) {
   const int64_t samples = batch.size(0) / world.size();
   return batch.narrow(0, world.rank() * samples, samples);
 }
@@ -191,7 +191,7 @@ Tensor part_of(const World& world, const Tensor& batch) {
 TEST_P(WritesOnRanks, AreRefusedInAForward) {
   EXPECT_PRED2(contains,
                on_ranks(2,
-                        [](World world) {
+                        [](ProcessGroup world) {
                           DistributedDataParallel model(
                               new_net(/*has_max_norm=*/true), world);
                           model->forward(part_of(world, words_of(0)));
@@ -202,7 +202,7 @@ TEST_P(WritesOnRanks, AreRefusedInAForward) {
 TEST_P(WritesOnRanks, AreRefusedWithoutGradients) {
   EXPECT_PRED2(contains,
                on_ranks(2,
-                        [](World world) {
+                        [](ProcessGroup world) {
                           DistributedDataParallel model(
                               new_net(/*has_max_norm=*/true), world);
                           const torch::NoGradGuard no_grad;
@@ -214,7 +214,7 @@ TEST_P(WritesOnRanks, AreRefusedWithoutGradients) {
 TEST_P(WritesOnRanks, AreRefusedInATrainStep) {
   EXPECT_PRED2(contains,
                on_ranks(2,
-                        [](World world) {
+                        [](ProcessGroup world) {
                           DistributedDataParallel model(
                               new_net(/*has_max_norm=*/true), world);
                           model->train_step(part_of(world, words_of(0)),
@@ -227,7 +227,7 @@ TEST_P(WritesOnRanks, AreRefusedInATrainStep) {
 TEST_P(WritesOnRanks, BetweenStepsAreTheWayThatWorks) {
   const auto expected = plain_parameters();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = new_net(/*has_max_norm=*/false);
                        DistributedDataParallel model(net, world);
                        torch::optim::SGD sgd(net->parameters(), 0.5);
@@ -249,7 +249,7 @@ TEST_P(WritesOnRanks, BetweenStepsAreTheWayThatWorks) {
 TEST_P(WritesOnRanks, AreAllowedOnOneRank) {
   const auto expected = plain_parameters();
   EXPECT_EQ(on_ranks(1,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = new_net(/*has_max_norm=*/true);
                        DistributedDataParallel model(net, world);
                        torch::optim::SGD sgd(net->parameters(), 0.5);
@@ -266,8 +266,7 @@ TEST_P(WritesOnRanks, AreAllowedOnOneRank) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, WritesOnRanks,
-                         testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, WritesOnRanks, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });

@@ -294,7 +294,7 @@ TEST_P(AnUnevenSplit, TakesTheTotalWithoutAnOptimizer) {
   const Tensor y = torch::randn({3, 4}, torch::kDouble);
   mean_square(whole->forward(x), y).backward();
   const std::string failure =
-      testing_ddp::failure_of(2, GetParam(), [&](World world) {
+      testing_ddp::failure_of(2, GetParam(), [&](ProcessGroup world) {
         Mlp net = copy_of(whole);
         const DataParallel model(
             net, std::vector{Device{}},
@@ -314,7 +314,7 @@ TEST_P(AnUnevenSplit, TakesTheTotalWithoutAnOptimizer) {
 
 TEST_P(AnUnevenSplit, RefusesGradientsThatDifferBetweenRanks) {
   const std::string failure =
-      testing_ddp::failure_of(2, GetParam(), [&](World world) {
+      testing_ddp::failure_of(2, GetParam(), [&](ProcessGroup world) {
         torch::manual_seed(5);
         Mlp net;
         const DataParallel model(
@@ -336,7 +336,7 @@ TEST_P(AnUnevenSplit, RefusesGradientsThatDifferBetweenRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AnUnevenSplit,
-                         testing::Values("shm", "gloo"));
+                         testing::Values("shm", "tcp"));
 
 }  // namespace
 }  // namespace lockstep

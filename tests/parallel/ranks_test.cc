@@ -1,4 +1,4 @@
-// DataParallel over the ranks of a World.
+// DataParallel over the ranks of a ProcessGroup.
 #include "tests/parallel/ddp/ranks.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/temporary_folder.h"
 
@@ -30,12 +30,12 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 
 std::vector<Device> host() { return {Device{}}; }
 
-DataParallelOptions of(const World& world) {
+DataParallelOptions of(const ProcessGroup& world) {
   return DataParallelOptions().world(world).intra_op_threads(1);
 }
 
 /// Returns the message of the first exception that a rank threw, or "".
-std::string failure_of(int ranks, const std::function<void(World)>& task,
+std::string failure_of(int ranks, const std::function<void(ProcessGroup)>& task,
                        const std::string& backend) {
   return testing_ddp::failure_of(ranks, backend, task);
 }
@@ -50,7 +50,7 @@ class Ranks : public testing::TestWithParam<const char*> {};
 TEST_P(Ranks, WithAnotherModelAreRefusedByName) {
   const std::string failure = failure_of(
       2,
-      [](World world) {
+      [](ProcessGroup world) {
         auto net = std::make_shared<NetImpl>(4 + world.rank());
         DataParallel(net, host(), of(world));
       },
@@ -63,7 +63,7 @@ TEST_P(Ranks, WithAnotherModelAreRefusedByName) {
 TEST_P(Ranks, StartFromTheParametersOfRank0) {
   EXPECT_EQ(failure_of(
                 3,
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = std::make_shared<NetImpl>(4);
                   {
                     torch::NoGradGuard no_grad;
@@ -81,7 +81,7 @@ TEST_P(Ranks, StartFromTheParametersOfRank0) {
 TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
   const std::string failure = failure_of(
       2,
-      [](World world) {
+      [](ProcessGroup world) {
         auto net = std::make_shared<NetImpl>(4);
         auto model = DataParallel(net, host(), of(world));
         auto sgd =
@@ -100,7 +100,7 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
 TEST_P(Ranks, AddUpGradientsForAnyOptimizer) {
   EXPECT_EQ(failure_of(
                 2,
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = std::make_shared<NetImpl>(4);
                   auto model = DataParallel(net, host(), of(world));
                   // The reference: the whole batch on a copy.
@@ -129,8 +129,9 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
   const auto x = torch::randn({12, 3});
   const auto y = torch::randn({12, 1});
   const auto initial = std::make_shared<NetImpl>(4);
-  const auto trained = [&](const World& world, std::vector<Device> devices,
-                           int64_t begin, int64_t end) {
+  const auto trained = [&](const ProcessGroup& world,
+                           std::vector<Device> devices, int64_t begin,
+                           int64_t end) {
     auto net = std::dynamic_pointer_cast<NetImpl>(initial->clone());
     auto model = DataParallel(net, std::move(devices), of(world).shards(6));
     auto sgd = optim::sgd(
@@ -146,10 +147,10 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
     for (const auto& p : net->parameters()) result.push_back(p.clone());
     return result;
   };
-  const auto expected = trained(World(), host(), 0, 12);
+  const auto expected = trained(ProcessGroup(), host(), 0, 12);
   EXPECT_EQ(failure_of(
                 2,
-                [&](World world) {
+                [&](ProcessGroup world) {
                   const std::vector<Device> twice{Device{}, Device{}};
                   const auto own = world.rank() == 0
                                        ? trained(world, twice, 0, 6)
@@ -166,7 +167,7 @@ TEST_P(Ranks, EvaluateWithoutEachOther) {
   EXPECT_EQ(
       failure_of(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto model =
                 DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
             if (world.rank() == 1) return;
@@ -177,7 +178,7 @@ TEST_P(Ranks, EvaluateWithoutEachOther) {
       "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });

@@ -11,7 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
@@ -72,7 +72,7 @@ torch::Tensor loss_of(const torch::Tensor& output,
   return torch::mse_loss(output, target);
 }
 
-void train_one_step(const World& world) {
+void train_one_step(const ProcessGroup& world) {
   auto net = std::make_shared<WideNetImpl>();
   auto model = DataParallel(
       net, {Device{}}, DataParallelOptions().world(world).intra_op_threads(1));
@@ -82,7 +82,7 @@ void train_one_step(const World& world) {
 TEST(Resources, StayFlatOverModelsThatAreDropped) {
   install_accounting_allocator();
   EXPECT_EQ(testing_ddp::failure_of(2, "shm",
-                                    [](World world) {
+                                    [](ProcessGroup world) {
                                       Usage before;
                                       for (int i = 0; i < 30; ++i) {
                                         train_one_step(world);
@@ -117,7 +117,7 @@ TEST(Resources, OfAGradientStayAsLongAsTheGradient) {
   install_accounting_allocator();
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = std::make_shared<WideNetImpl>();
                   {
                     auto model = DataParallel(
@@ -139,7 +139,7 @@ TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
   install_accounting_allocator();
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = std::make_shared<WideNetImpl>();
                   // Each rank has its own slice, because ranks must not use
                   // each other's memory.

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/exit_code.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/module/nested.h"
@@ -277,7 +277,7 @@ class SharedOnRanks : public testing_ddp::OnBackends {};
 struct Part {
   Tensor x, y;
 };
-Part part_of(const World& world) {
+Part part_of(const ProcessGroup& world) {
   const int64_t samples = 8 / world.size();
   const int64_t first = world.rank() * samples;
   return {inputs(8).narrow(0, first, samples),
@@ -293,7 +293,7 @@ std::vector<Tensor> plain_gradients() {
 
 TEST_P(SharedOnRanks, IsWholeInAStep) {
   const auto expected = plain_gradients();
-  const auto step = [&](auto& model, const World& world) {
+  const auto step = [&](auto& model, const ProcessGroup& world) {
     const Part part = part_of(world);
     model->train_step(
         std::make_tuple(part.x, shared(new_bank())),
@@ -305,7 +305,7 @@ TEST_P(SharedOnRanks, IsWholeInAStep) {
     testing_ddp::check_same(gradients_of(*model->module()), expected, 1e-5);
   };
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        DistributedDataParallel ddp(new_net(), world);
                        step(ddp, world);
                        DataParallel dp(new_net(), slices(1),
@@ -319,7 +319,7 @@ TEST_P(SharedOnRanks, IsWholeInAForward) {
   const auto expected = plain_gradients();
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  const auto net = new_net();
                  DistributedDataParallel model(net, world);
                  const Part part = part_of(world);
@@ -335,7 +335,7 @@ TEST_P(SharedOnRanks, IsWholeInAForward) {
 }
 
 TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {
-  const std::string failure = on_ranks(2, [&](World world) {
+  const std::string failure = on_ranks(2, [&](ProcessGroup world) {
     DistributedDataParallel model(new_net(), world);
     const Part part = part_of(world);
     try {
@@ -353,7 +353,7 @@ TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {
 }
 
 TEST_P(SharedOnRanks, AloneMayDifferInSizeFromTheBatch) {
-  const std::string failure = on_ranks(2, [&](World world) {
+  const std::string failure = on_ranks(2, [&](ProcessGroup world) {
     DistributedDataParallel model(new_net(), world);
     const Part part = part_of(world);
     model->train_step(std::make_tuple(part.x, new_bank().narrow(0, 0, 8)),
@@ -365,8 +365,7 @@ TEST_P(SharedOnRanks, AloneMayDifferInSizeFromTheBatch) {
   EXPECT_PRED2(contains, failure, "lockstep::shared(t)");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SharedOnRanks,
-                         testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, SharedOnRanks, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });

@@ -1,5 +1,5 @@
 // Ranks on one host share the parameters. What each of them does to its module
-// has to come out as if every rank had its own, as over gloo it has.
+// has to come out as if every rank had its own, as over tcp it has.
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/shared_memory.h"
-#include "lockstep/comm/world.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
@@ -39,7 +39,7 @@ constexpr double kTolerance = 1e-5;
 
 Net make_net() { return filled(std::make_shared<NetImpl>()); }
 
-Model wrap(const Net& net, const World& world) {
+Model wrap(const Net& net, const ProcessGroup& world) {
   return Model(net, {Device{}},
                DataParallelOptions().world(world).intra_op_threads(1));
 }
@@ -53,7 +53,7 @@ Optimizer make_sgd(const Net& net, const Model& model) {
 }
 
 // Batch number `step`: this rank's part of it, or the whole.
-void train(const Model& model, const World& world, int step,
+void train(const Model& model, const ProcessGroup& world, int step,
            optim::Optimizer* optimizer, torch::Dtype dtype = torch::kFloat) {
   const int64_t own = kBatch / world.size();
   const int64_t first = step * kBatch + world.rank() * own;
@@ -78,13 +78,13 @@ class Sharing : public testing_ddp::OnBackends {
  protected:
   static bool shares() { return std::string(GetParam()) == "shm"; }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, Sharing, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Sharing, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });
 
 template <class O, class Options>
-void steps_of_each_rank(const World& world, const Options& options) {
+void steps_of_each_rank(const ProcessGroup& world, const Options& options) {
   const Net net = make_net();
   const Model model = wrap(net, world);
   O optimizer(net->parameters(), options);
@@ -102,7 +102,7 @@ void steps_of_each_rank(const World& world, const Options& options) {
 
 TEST_P(Sharing, LetsEachRankStepWithLibTorchsSgd) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        steps_of_each_rank<torch::optim::SGD>(
                            world, torch::optim::SGDOptions(0.2).momentum(0.5));
                      }),
@@ -111,7 +111,7 @@ TEST_P(Sharing, LetsEachRankStepWithLibTorchsSgd) {
 
 TEST_P(Sharing, LetsEachRankStepWithLibTorchsAdam) {
   EXPECT_EQ(on_ranks(4,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        steps_of_each_rank<torch::optim::Adam>(
                            world, torch::optim::AdamOptions(0.01));
                      }),
@@ -120,7 +120,7 @@ TEST_P(Sharing, LetsEachRankStepWithLibTorchsAdam) {
 
 TEST_P(Sharing, LetsEachRankChangeTheParametersBeforeTheFirstStep) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const Net net = make_net();
                        const Model model = wrap(net, world);
                        const Optimizer sgd = make_sgd(net, model);
@@ -147,7 +147,7 @@ TEST_P(Sharing, LetsEachRankChangeTheParametersBeforeTheFirstStep) {
 // Our optimizer, then one of LibTorch's, then ours again.
 TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const Net net = make_net();
                        const Model model = wrap(net, world);
                        const Optimizer ours =
@@ -175,7 +175,7 @@ TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
 // The face of which the constructor makes no exchange.
 TEST_P(Sharing, BeginsWhenItIsAskedFor) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const Net net = make_net();
                        const DistributedDataParallel<NetImpl> model(net, world);
                        const void* own = net->second->weight.data_ptr();
@@ -189,7 +189,7 @@ TEST_P(Sharing, BeginsWhenItIsAskedFor) {
 using Change = std::function<void(const Net&)>;
 
 /// Trains, changes the module on each rank, trains; against plain LibTorch.
-void train_change_train(const World& world, const Change& change,
+void train_change_train(const ProcessGroup& world, const Change& change,
                         bool unshares) {
   const Net net = make_net();
   const Model model = wrap(net, world);
@@ -220,7 +220,7 @@ const Change& halve() {
 
 TEST_P(Sharing, RefusesAChangeThatWouldComeOnceForEachRank) {
   const std::string failure = on_ranks(
-      2, [](World world) { train_change_train(world, halve(), false); });
+      2, [](ProcessGroup world) { train_change_train(world, halve(), false); });
   if (!shares()) {
     EXPECT_EQ(failure, "");
     return;
@@ -230,7 +230,7 @@ TEST_P(Sharing, RefusesAChangeThatWouldComeOnceForEachRank) {
 }
 
 TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     train_change_train(
         world, [](const Net& net) { net->second->weight.data().mul_(0.5); },
         false);
@@ -243,10 +243,11 @@ TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
 }
 
 TEST_P(Sharing, AllowsAChangeOfParametersThatWereUnshared) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](World world) { train_change_train(world, halve(), true); }),
-      "");
+  EXPECT_EQ(on_ranks(2,
+                     [](ProcessGroup world) {
+                       train_change_train(world, halve(), true);
+                     }),
+            "");
 }
 
 TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
@@ -257,7 +258,7 @@ TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
   }
   const std::string bytes = saved.str();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        train_change_train(
                            world,
                            [&](const Net& net) {
@@ -286,7 +287,7 @@ TEST_P(Sharing, FollowsBuffersThatEveryRankLoaded) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             const auto make = [] {
               return filled(std::make_shared<NormedImpl>());
             };
@@ -321,7 +322,7 @@ TEST_P(Sharing, FollowsBuffersThatEveryRankLoaded) {
 
 TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
   const std::string failure =
-      testing_ddp::failure_of(2, "shm", [](World world) {
+      testing_ddp::failure_of(2, "shm", [](ProcessGroup world) {
         const Net net = make_net();
         const Model model = wrap(net, world);
         const Optimizer sgd = optim::sgd(net->parameters(), {.lr = 0.1});
@@ -337,7 +338,7 @@ TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
 
 TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
   const std::string failure =
-      testing_ddp::failure_of(2, "shm", [](World world) {
+      testing_ddp::failure_of(2, "shm", [](ProcessGroup world) {
         const Net net = make_net();
         const Model model = wrap(net, world);
         const Optimizer sgd = optim::sgd(net->parameters(), {.lr = 0.1});
@@ -351,7 +352,7 @@ TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
 
 TEST_P(Sharing, FollowsACast) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const Net net = make_net();
                        const Model model = wrap(net, world);
                        Optimizer sgd = make_sgd(net, model);
@@ -377,7 +378,7 @@ TEST_P(Sharing, FollowsACast) {
 
 TEST_P(Sharing, EndsWithTheModel) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const Net net = make_net();
                        {
                          const Model model = wrap(net, world);
@@ -399,7 +400,7 @@ TEST_P(Sharing, EndsWithTheModel) {
 
 TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {
   const std::string failure =
-      testing_ddp::failure_of(2, "shm", [](World world) {
+      testing_ddp::failure_of(2, "shm", [](ProcessGroup world) {
         const Net net = make_net();
         const Model model = wrap(net, world);
         const Optimizer sgd = make_sgd(net, model);
@@ -412,7 +413,7 @@ TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {
 TEST(SharedTensor, IsKnownByItsViewsAndUnshared) {
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   const SharedMemory memory = world.shared_memory(4096);
                   Tensor tensor =
                       shared_tensor(memory, 0, 64, torch::empty({4, 5}).t());

@@ -178,14 +178,14 @@ class TorchOptimOverRanks : public testing::TestWithParam<const char*> {};
 TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
   for (const Rule rule : kRules) {
     const std::string single = bytes_on(1, rule, 0);
-    WorldOptions options;
+    ProcessGroupOptions options;
     options.backend = GetParam();
     std::array<std::string, 2> of_ranks;
     const Batches data = batches(6);
     const Mlp initial = new_mlp();
     spawn(
         2,
-        [&](World world) {
+        [&](ProcessGroup world) {
           auto net = std::dynamic_pointer_cast<MlpImpl>(initial->clone());
           const DataParallel model(net, std::vector{Device{}},
                                    DataParallelOptions()
@@ -207,7 +207,7 @@ TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, TorchOptimOverRanks,
-                         testing::Values("shm", "gloo"));
+                         testing::Values("shm", "tcp"));
 
 // The state is the optimizer's own: what torch::save() writes is complete.
 TEST(TorchOptim, GoesOnFromWhatTorchSaveWrote) {

@@ -126,7 +126,7 @@ size_t train_ranks(int ranks, int64_t shards, double clip,
                    const std::string& backend, bool ddp) {
   size_t digest = 0;
   const Tensor x = inputs(16), y = targets(16, 5);
-  const auto rank_task = [&](const World& world) {
+  const auto rank_task = [&](const ProcessGroup& world) {
     Mlp net = make_net();
     const auto optimizer = optim::adamw(net->parameters(), {.lr = 1e-2});
     const auto options = TrainStepOptions().clip_grad_norm(clip);
@@ -151,7 +151,7 @@ size_t train_ranks(int ranks, int64_t shards, double clip,
     if (world.rank() == 0) digest = digest_of(*net);
   };
   if (ranks == 1) {
-    rank_task(World());
+    rank_task(ProcessGroup());
   } else {
     spawn(ranks, rank_task, {.backend = backend});
   }
@@ -161,7 +161,7 @@ size_t train_ranks(int ranks, int64_t shards, double clip,
 TEST(WeightedLoss, HasTheSameBitsOnEveryNumberOfRanks) {
   for (const double clip : {0.0, 0.5}) {
     const size_t expected = train_ranks(1, 4, clip, "", false);
-    for (const std::string backend : {"shm", "gloo"}) {
+    for (const std::string backend : {"shm", "tcp"}) {
       for (const int ranks : {2, 4}) {
         for (const bool ddp : {false, true}) {
           EXPECT_EQ(train_ranks(ranks, 4, clip, backend, ddp), expected)
@@ -199,9 +199,9 @@ TEST(WeightedLoss, GivesTheMeanOverTheUnitsOfCallsUnderNoSync) {
   const Tensor x = inputs(16), y = targets(16, 5);
   double loss = 0;
   const auto expected = plain_gradients(x, y, loss);
-  for (const std::string backend : {"shm", "gloo"}) {
+  for (const std::string backend : {"shm", "tcp"}) {
     spawn(2,
-          [&](const World& world) {
+          [&](const ProcessGroup& world) {
             Mlp net = make_net();
             const DistributedDataParallel model(net, world);
             const auto part = [&](const Tensor& of, int64_t call) {
@@ -227,7 +227,7 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
     const int64_t samples = 8 / ranks;
     const Tensor x = inputs(samples), y = targets(samples, samples);
     const Tensor trained = targets(samples, 1);
-    const auto task = [&](const World& world) {
+    const auto task = [&](const ProcessGroup& world) {
       Mlp net = make_net();
       const DataParallel model(net, {slices(world.size())[world.rank()]},
                                DataParallelOptions().world(world).shards(2));
@@ -254,7 +254,7 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
       EXPECT_NE(bytes_of(*net), before);
     };
     if (ranks == 1) {
-      task(World());
+      task(ProcessGroup());
     } else {
       spawn(ranks, task);
     }

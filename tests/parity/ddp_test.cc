@@ -86,7 +86,7 @@ void train(const Scenario& scenario, const DistributedDataParallel<Net>& model,
 }
 
 /// Returns this rank's final state_dict and its gradients.
-Tensors trained(const Scenario& scenario, const World& world,
+Tensors trained(const Scenario& scenario, const ProcessGroup& world,
                 const std::string& optimizer_name, const NamedTensors& initial,
                 const Tensors& batches) {
   const auto net = scenario.net();
@@ -150,7 +150,7 @@ std::vector<Tensors> DdpAndPyTorch::train_on_ranks(
       read_safetensors(folder_.path(scenario.name + ".initial")).tensors;
   const Tensors batches = read_result("batches");
   std::vector<Tensors> results(kRanks);
-  const auto task = [&](World world) {
+  const auto task = [&](ProcessGroup world) {
     results[world.rank()] =
         trained(scenario, world, optimizer, initial, batches);
   };
@@ -214,7 +214,7 @@ TEST_P(DdpAndPyTorch, AgreeAfterTenSteps) {
   if (printed.starts_with("missing")) GTEST_SKIP() << printed;
   for (const Scenario& scenario : scenarios) {
     for (const std::string optimizer : {"sgd", "adamw"}) {
-      for (const std::string backend : {"shm", "gloo"}) {
+      for (const std::string backend : {"shm", "tcp"}) {
         SCOPED_TRACE(scenario.name + ", " + optimizer + ", " + backend);
         compare(scenario, optimizer, backend);
       }

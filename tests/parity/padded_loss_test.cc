@@ -88,7 +88,7 @@ struct Way {
 };
 
 template <class Model>
-Losses train(const Model& model, const Batch& batch, const World& world,
+Losses train(const Model& model, const Batch& batch, const ProcessGroup& world,
              int64_t calls) {
   auto options = functional::CrossEntropyFuncOptions().ignore_index(kPadding);
   if (batch.class_weights.defined()) options.weight(batch.class_weights);
@@ -127,7 +127,7 @@ Losses train(const Model& model, const Batch& batch, const World& world,
 
 Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
   Losses losses;
-  const auto rank_task = [&](const World& world) {
+  const auto rank_task = [&](const ProcessGroup& world) {
     const auto net = std::make_shared<Net>();
     load_state_dict(*net, start);
     Losses own;
@@ -153,7 +153,7 @@ Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
     if (world.rank() == 0) losses = own;
   };
   if (way.ranks == 1) {
-    rank_task(World());
+    rank_task(ProcessGroup());
   } else {
     spawn(way.ranks, rank_task, {.backend = way.backend});
   }
@@ -167,7 +167,7 @@ std::vector<Way> all_ways() {
       ways.push_back({.ranks = 1, .shards = shards, .calls = calls});
     }
     for (const int ranks : {2, 4}) {
-      for (const std::string backend : {"shm", "gloo"}) {
+      for (const std::string backend : {"shm", "tcp"}) {
         for (const bool is_ddp : {false, true}) {
           ways.push_back({ranks, backend, is_ddp, 4, calls});
         }

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 #include "lockstep/train/run_training.h"
 #include "tests/base/error_code_of.h"
@@ -78,9 +78,10 @@ class TextRuns : public testing::Test {
     options.strategy = Strategy::kDistributed;
     options.accumulate = 4 / ranks;
     options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
-    return train::report_of_ranks(ranks, backend, [&](const World& world) {
-      return train(options, {.world = world});
-    });
+    return train::report_of_ranks(ranks, backend,
+                                  [&](const ProcessGroup& world) {
+                                    return train(options, {.world = world});
+                                  });
   }
 
   const TemporaryFolder folder_;
@@ -102,7 +103,7 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
   const RunReport single = train(options);
   const std::string expected = single.parameter_sha256;
   EXPECT_EQ(train_on_ranks(options, 2, "shm").parameter_sha256, expected);
-  EXPECT_EQ(train_on_ranks(options, 2, "gloo").parameter_sha256, expected);
+  EXPECT_EQ(train_on_ranks(options, 2, "tcp").parameter_sha256, expected);
   EXPECT_EQ(train_on_ranks(options, 4, "shm").parameter_sha256, expected);
   if (allowed_cores().size() < 2) return;
   TrainOptions dp = options;
@@ -141,7 +142,7 @@ TEST_P(TextZero, HasOneDigestForFourShards) {
   const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
   for (const auto zero : {ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
     for (const int ranks : {2, 4}) {
-      EXPECT_EQ(train_on_ranks(run_at(zero), ranks, "gloo").parameter_sha256,
+      EXPECT_EQ(train_on_ranks(run_at(zero), ranks, "tcp").parameter_sha256,
                 expected)
           << static_cast<int>(zero) << " on " << ranks << " ranks";
     }
@@ -158,12 +159,12 @@ TEST_P(TextZero, GoesOnAtAnotherStage) {
   TrainOptions options = run_at(ZeroStage::kGradients);
   options.out_dir = folder_.path("two");
   options.checkpoint.every = 2;
-  train_on_ranks(options, 2, "gloo");
+  train_on_ranks(options, 2, "tcp");
   options = run_at(ZeroStage::kOptimizerState);
   options.checkpoint.resume = folder_.path("two") + "/step-00000002";
   options.out_dir = folder_.path("four");
   options.checkpoint.every = 2;
-  EXPECT_EQ(train_on_ranks(options, 4, "gloo").parameter_sha256, expected);
+  EXPECT_EQ(train_on_ranks(options, 4, "tcp").parameter_sha256, expected);
   options = run_at(ZeroStage::kNone);
   options.checkpoint.resume = folder_.path("four") + "/step-00000004";
   EXPECT_EQ(train(options).parameter_sha256, expected);

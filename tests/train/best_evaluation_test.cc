@@ -144,11 +144,11 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
       options.strategy = Strategy::kDistributed;
       options.devices.resize(2, options.devices[0]);
       std::mutex mutex;
-      WorldOptions world_options;
+      ProcessGroupOptions world_options;
       world_options.timeout = std::chrono::seconds(100);
       spawn(
           2,
-          [&](World world) {
+          [&](ProcessGroup world) {
             const RunReport reported =
                 line_trainer(0).fit(options, {.world = world});
             const std::lock_guard lock(mutex);

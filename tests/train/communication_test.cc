@@ -27,7 +27,7 @@ ImageTraining run_with(const CommunicationOptions& communication) {
 }
 
 RunReport trained(const ImageTraining& options) {
-  return distributed(options, kRanks, "gloo");
+  return distributed(options, kRanks, "tcp");
 }
 
 CommunicationOptions local(int64_t steps, OuterOptimizer optimizer) {
@@ -78,7 +78,7 @@ TEST(Communication, OfLocalStepsGoesOnWithTheSameBits) {
   EXPECT_EQ(trained(options).parameter_sha256, expected);
   // Each rank's momentum is its own.
   options.checkpoint.resume = folder.path("whole") + "/step-00000004";
-  EXPECT_EQ(error_code_of([&] { distributed(options, 4, "gloo"); }),
+  EXPECT_EQ(error_code_of([&] { distributed(options, 4, "tcp"); }),
             ErrorCode::kResumeConflict);
 }
 
@@ -100,7 +100,7 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
   // Each rank has its own compression error, so another number of ranks
   // continues without it.
   options.out_dir = folder.path("more");
-  EXPECT_NE(distributed(options, 4, "gloo").parameter_sha256, expected);
+  EXPECT_NE(distributed(options, 4, "tcp").parameter_sha256, expected);
   // And a run that sends all has nothing to load.
   options.communication.compression = GradCompression::kNone;
   options.checkpoint.allow_changes = true;
@@ -127,10 +127,10 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBitsOverSharedMemory) {
     options.checkpoint.resume.clear();
     options.out_dir.clear();
     options.checkpoint.every = 0;
-    const RunReport gloo = distributed(options, kRanks, "gloo");
-    ASSERT_EQ(whole.losses.size(), gloo.losses.size());
-    for (size_t i = 0; i < gloo.losses.size(); ++i) {
-      EXPECT_NEAR(whole.losses[i], gloo.losses[i], 1e-4) << i;
+    const RunReport tcp = distributed(options, kRanks, "tcp");
+    ASSERT_EQ(whole.losses.size(), tcp.losses.size());
+    for (size_t i = 0; i < tcp.losses.size(); ++i) {
+      EXPECT_NEAR(whole.losses[i], tcp.losses[i], 1e-4) << i;
     }
   }
 }

@@ -57,7 +57,7 @@ TEST_P(Ddp, KeepsTheBatchNormStatisticsOfShard0) {
   EXPECT_EQ(ddp.parameter_sha256, single.parameter_sha256);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });

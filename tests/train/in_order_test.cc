@@ -124,11 +124,11 @@ TEST(InOrder, GivesTheSamplesInTheirOrder) {
 TEST(InOrder, GivesEachRankItsPart) {
   const std::string expected = digest_of_indexed();
   std::mutex mutex;
-  WorldOptions world_options;
+  ProcessGroupOptions world_options;
   world_options.timeout = std::chrono::seconds(100);
   spawn(
       2,
-      [&](World world) {
+      [&](ProcessGroup world) {
         TrainOptions options = run_options();
         options.strategy = Strategy::kDistributed;
         options.devices.resize(2, options.devices[0]);

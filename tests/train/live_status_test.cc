@@ -29,7 +29,7 @@ TEST(LiveStatuses, AreThereForEachRank) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.out_dir = folder.path("out");
-  distributed(options, 2, "gloo");
+  distributed(options, 2, "tcp");
   EXPECT_EQ(monitor::read_statuses(folder.path("out") + "/live").size(), 2u);
 }
 
@@ -48,7 +48,7 @@ TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   options.out_dir = folder.path("out");
   RunReport report;
   report.model = "mlp";
-  LiveStatus live(options, World(), report, 100'000,
+  LiveStatus live(options, ProcessGroup(), report, 100'000,
                   [] { return std::vector<DeviceUse>(); });
   for (int64_t step = 1; step <= 100'000; ++step) {
     live.after_step({.step = step, .step_s = 0.001},

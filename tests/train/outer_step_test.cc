@@ -26,11 +26,11 @@ Tensor first_values() { return torch::ones({2, 3}); }
 /// the same.
 Tensor after_steps(const CommunicationOptions& options, bool reloads = false) {
   Tensor result;
-  WorldOptions world_options;
-  world_options.backend = "gloo";
+  ProcessGroupOptions world_options;
+  world_options.backend = "tcp";
   spawn(
       kMeeting,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         ModuleHandle module;
         Tensor weight = first_values().requires_grad_();
         const Tensor statistic = torch::full({2}, world.rank() + 1.0);

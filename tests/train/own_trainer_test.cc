@@ -10,7 +10,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/report_of_ranks.h"
@@ -113,7 +113,7 @@ RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
-  return report_of_ranks(ranks, backend, [&](const World& world) {
+  return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     return run_training(*make(), options, {.world = world});
   });
 }
@@ -148,7 +148,7 @@ RunReport expect_one_result(const Make& make,
     expect_same(on_slices(make, options, 2), single, "dp 2");
   }
   for (const int ranks : {2, 4}) {
-    for (const char* backend : {"shm", "gloo"}) {
+    for (const char* backend : {"shm", "tcp"}) {
       expect_same(on_ranks(make, options, ranks, backend), single,
                   fmt::format("ddp {} over {}", ranks, backend));
     }
@@ -421,7 +421,7 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
     return std::make_unique<Trainer<CurveImpl>>(
         stopping_trainer(std::make_shared<EarlyStop>()));
   };
-  EXPECT_EQ(on_ranks(make, options, 2, "gloo").steps, 13);
+  EXPECT_EQ(on_ranks(make, options, 2, "tcp").steps, 13);
 }
 
 // Four shards: 4 micro-batches of one device, or 2 on each of two.

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::train {
@@ -13,14 +13,14 @@ namespace lockstep::train {
 /// Returns rank 0's report of `run`, which is made by ranks that are threads.
 inline RunReport report_of_ranks(
     int ranks, const std::string& backend,
-    const std::function<RunReport(const World&)>& run) {
-  WorldOptions options;
+    const std::function<RunReport(const ProcessGroup&)>& run) {
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = std::chrono::seconds(100);
   RunReport first;
   spawn(
       ranks,
-      [&](const World& world) {
+      [&](const ProcessGroup& world) {
         RunReport report = run(world);
         if (world.rank() == 0) first = std::move(report);
       },

@@ -25,7 +25,7 @@ Stop after(int64_t steps) {
   return [left = steps]() mutable { return --left <= 0 ? SIGTERM : 0; };
 }
 
-/// "single", "dp 2", "shm 2", "gloo 4": what the steps are done with.
+/// "single", "dp 2", "shm 2", "tcp 4": what the steps are done with.
 RunReport run_on(const std::string& what, ImageTraining options,
                  const Stop& stop = {}) {
   if (what == "single") return run_training(options, stop);
@@ -88,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Resume, Resumed,
                                                     4},  // an epoch's end
                                          Resumption{"dp 2", "shm 2", 6},
                                          Resumption{"shm 2", "single", 3},
-                                         Resumption{"gloo 4", "dp 2", 5},
-                                         Resumption{"shm 4", "gloo 2", 7},
+                                         Resumption{"tcp 4", "dp 2", 5},
+                                         Resumption{"shm 4", "tcp 2", 7},
                                          Resumption{"single", "shm 4", 2}));
 
 TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
@@ -100,7 +100,7 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
   options.out_dir = folder.path("run");
   const RunReport whole = run_on("shm 2", options);
   options.checkpoint.resume = "auto";
-  for (const char* what : {"single", "shm 2", "gloo 2"}) {
+  for (const char* what : {"single", "shm 2", "tcp 2"}) {
     const RunReport again = run_on(what, options);
     EXPECT_EQ(again.parameter_sha256, whole.parameter_sha256);
     EXPECT_EQ(again.test.metrics.at("accuracy"),

@@ -90,7 +90,7 @@ TEST(RunLock, IsTakenAwayFromNobodyWhoseFileHasAnotherName) {
 }
 
 TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
-  for (const std::string backend : {"", "shm", "gloo"}) {
+  for (const std::string backend : {"", "shm", "tcp"}) {
     const TemporaryFolder folder;
     ImageTraining options = sharded_run();
     options.out_dir = folder.path();

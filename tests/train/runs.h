@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/images/train_images.h"
 #include "lockstep/train/run_training.h"
 #include "tests/train/report_of_ranks.h"
@@ -14,7 +14,7 @@ namespace lockstep::train {
 
 /// The options of a run that trains a classifier of images, and its ranks.
 struct ImageTraining : TrainOptions, tasks::ImageOptions {
-  World world;
+  ProcessGroup world;
 };
 
 using Stop = std::function<int()>;
@@ -50,7 +50,7 @@ inline RunReport distributed_by(
     const std::function<RunReport(const ImageTraining&)>& run) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
-  return report_of_ranks(ranks, backend, [&](const World& world) {
+  return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     ImageTraining own = options;
     own.world = world;
     return run(own);

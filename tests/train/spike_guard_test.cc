@@ -106,7 +106,7 @@ TrainOptions options_of(OnSpike action, const std::string& out_dir) {
 }
 
 RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
-  return report_of_ranks(2, backend, [&](const World& world) {
+  return report_of_ranks(2, backend, [&](const ProcessGroup& world) {
     TrainOptions of_rank = options;
     of_rank.strategy = Strategy::kDistributed;
     of_rank.devices.resize(2, options.devices[0]);
@@ -175,13 +175,13 @@ TEST_P(Spikes, HaveTheSameBitsInAllStrategies) {
   dp.strategy = Strategy::kDataParallel;
   dp.devices.resize(2, dp.devices[0]);
   EXPECT_EQ(net_trainer().fit(dp).parameter_sha256, expected);
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     EXPECT_EQ(fit_on_ranks(fresh(), backend).parameter_sha256, expected)
         << backend;
   }
   TrainOptions zero = fresh();
   zero.zero = ZeroStage::kGradients;
-  EXPECT_EQ(fit_on_ranks(zero, "gloo").parameter_sha256, expected);
+  EXPECT_EQ(fit_on_ranks(zero, "tcp").parameter_sha256, expected);
   // The batch is one that matters.
   TrainOptions unguarded = fresh();
   unguarded.spikes.action = OnSpike::kNothing;

@@ -181,7 +181,7 @@ class FlippingTask : public tasks::ImageTask {
 
 /// Rank 0's report of a run whose ranks are threads.
 RunReport run_with(const Flip& flip, int ranks, const ImageTraining& options,
-                   const std::string& backend = "gloo") {
+                   const std::string& backend = "tcp") {
   std::atomic<int> left = flip.times;
   return distributed_by(options, ranks, backend, [&](const ImageTraining& own) {
     FlippingTask task(own, flip, own.world.rank(), left);
@@ -278,7 +278,7 @@ TEST(StateGuard, EndsARankThatIsWrongAgain) {
 TEST(StateGuard, RepairsWhatARankComputesWrong) {
   ImageTraining options = compared_run();
   options.verify.gradients_every = 1;
-  for (const std::string backend : {"gloo", "shm"}) {
+  for (const std::string backend : {"tcp", "shm"}) {
     const RunReport expected =
         run_with({.times = 0}, 2, compared_run(), backend);
     // Without the verification the run goes wrong, and nobody sees it.

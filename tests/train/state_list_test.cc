@@ -36,7 +36,7 @@ class Saved : public SavedState {
 /// The parts that a run can have.
 struct Parts {
   Number optimizer{1}, power_sgd{2}, first{3}, second{4}, scaler{5};
-  StateList list{World()};
+  StateList list{ProcessGroup()};
 
   Parts() {
     list.add(StateList::kOptimizer, optimizer);

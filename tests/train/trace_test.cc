@@ -70,9 +70,9 @@ class Trace : public testing::Test {
 
 TEST_F(Trace, HoldsTheLastStepsOfEveryRank) {
   const TemporaryFolder folder;
-  for (const std::string backend : {"shm", "gloo"}) {
+  for (const std::string backend : {"shm", "tcp"}) {
     const std::string path = folder.path("trace.json");
-    // Over gloo that of a bucket and that of a large gradient, during the
+    // Over tcp that of a bucket and that of a large gradient, during the
     // backward, and that after it.
     const std::string sums = backend == "shm" ? "x3" : "x9";
     distributed(small_run(path), 2, backend);
@@ -180,7 +180,7 @@ TEST(ClockOffset, IsNotMovedByABarrierThatWasLeftLate) {
 }
 
 TEST(StepRecorder, ForgetsWhatIsTooOld) {
-  StepRecorder recorder(World(), {Device{}}, 2);
+  StepRecorder recorder(ProcessGroup(), {Device{}}, 2);
   const TraceLane lane(0, "main");
   std::vector<size_t> kept;
   for (int64_t index = 0; index < 4; ++index) {

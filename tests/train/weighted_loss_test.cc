@@ -8,7 +8,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/losses/cross_entropy.h"
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/models/language/language_model.h"
@@ -155,7 +155,7 @@ RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy = Strategy::kDistributed;
   options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
-  return report_of_ranks(ranks, backend, [&](const World& world) {
+  return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     TextTrainer own = trainer;
     return own.fit(options, {.world = world});
   });
@@ -185,7 +185,7 @@ std::vector<NamedRun> runs_of(const TextTrainer& trainer, int64_t shards,
     if (static_cast<int64_t>(allowed_cores().size()) >= devices) {
       runs.push_back({"dp, " + name, on_slices(trainer, options, devices)});
     }
-    for (const char* backend : {"shm", "gloo"}) {
+    for (const char* backend : {"shm", "tcp"}) {
       runs.push_back(
           {fmt::format("ddp over {}, {}", backend, name),
            on_ranks(trainer, options, static_cast<int>(devices), backend)});

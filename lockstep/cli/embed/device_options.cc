@@ -39,7 +39,8 @@ std::vector<Device> to_devices(const DeviceFlags& flags,
   }
 }
 
-std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world) {
+std::vector<Device> rank_devices(const DeviceFlags& flags,
+                                 const ProcessGroup& world) {
   const auto ranks = static_cast<size_t>(world.local_size());
   if (!flags.devices.empty()) return to_devices(flags, "all");
   if (cuda_device_count() > 0) return to_devices(flags, "cuda");

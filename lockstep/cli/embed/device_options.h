@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::cli {
@@ -25,7 +25,8 @@ std::vector<Device> to_devices(const DeviceFlags& flags,
 
 /// Returns one device for each rank of this host: the given devices, or else a
 /// GPU or a slice for each rank.
-std::vector<Device> rank_devices(const DeviceFlags& flags, const World& world);
+std::vector<Device> rank_devices(const DeviceFlags& flags,
+                                 const ProcessGroup& world);
 
 /// Returns the name of one device: the first GPU, or the whole host.
 std::string one_device();

@@ -81,7 +81,7 @@ void start_ranks(int count) {
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                 train::TrainOptions& options, train::RunContext& context) {
   check_devices(devices);
-  WorldOptions group;
+  ProcessGroupOptions group;
   group.backend = flags.backend;
   group.timeout = std::chrono::seconds(flags.timeout_s);
   group.bad_links = options.verify.bad_links;
@@ -100,7 +100,7 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
 }
 
 std::string describe_rank(const train::TrainOptions& options,
-                          const World& world) {
+                          const ProcessGroup& world) {
   const auto plan = train::make_plan(options, world);
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);

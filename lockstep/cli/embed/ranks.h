@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/cli/embed/device_options.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/run_training.h"
 
 // Turns a subcommand into the ranks of a job.
@@ -41,6 +41,6 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
 
 /// Returns "Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 32".
 std::string describe_rank(const train::TrainOptions& options,
-                          const World& world);
+                          const ProcessGroup& world);
 
 }  // namespace lockstep::cli

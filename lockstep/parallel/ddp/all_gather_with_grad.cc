@@ -47,7 +47,7 @@ std::string in_words(const Tensor& description) {
 }
 
 /// Throws on all ranks if the tensors of two ranks don't match.
-void check_same(const World& world, const Tensor& tensor) {
+void check_same(const ProcessGroup& world, const Tensor& tensor) {
   const Tensor own = description_of(tensor);
   const std::vector<Tensor> all = world.all_gather(own).result();
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -77,7 +77,7 @@ std::vector<Tensor> parts_of(const Tensor& whole, int ranks) {
 
 struct Gathered : torch::autograd::Function<Gathered> {
   static Tensor forward(AutogradContext* context, const Tensor& tensor,
-                        const World& world) {
+                        const ProcessGroup& world) {
     ddp::save_world(*context, world);
     std::vector<int64_t> sizes = tensor.sizes().vec();
     sizes[0] *= world.size();
@@ -91,7 +91,7 @@ struct Gathered : torch::autograd::Function<Gathered> {
                                 const variable_list& gradients) {
     ddp::check_no_double_backward(
         "ddp", "compute a gradient penalty on the tensors of this rank");
-    const World world = ddp::saved_world(*context);
+    const ProcessGroup world = ddp::saved_world(*context);
     const std::vector<Tensor> parts =
         parts_of(gradients[0].contiguous(), world.size());
     Tensor own = torch::empty_like(parts[0]);
@@ -102,7 +102,7 @@ struct Gathered : torch::autograd::Function<Gathered> {
 
 }  // namespace
 
-Tensor all_gather_with_grad(const World& world, const Tensor& tensor) {
+Tensor all_gather_with_grad(const ProcessGroup& world, const Tensor& tensor) {
   if (!tensor.defined() || tensor.dim() == 0) {
     throw InvalidArgument(
         "ddp", {.code = ErrorCode::kBadTensor,

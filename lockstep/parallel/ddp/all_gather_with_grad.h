@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -26,7 +26,7 @@ namespace lockstep {
 /// the same order. `tensor` must have the same type and shape on all ranks, and
 /// must require grad on all of them or on none. Otherwise each rank throws
 /// ParallelError. With a world size of one, returns `tensor`.
-torch::Tensor all_gather_with_grad(const World& world,
+torch::Tensor all_gather_with_grad(const ProcessGroup& world,
                                    const torch::Tensor& tensor);
 
 }  // namespace lockstep

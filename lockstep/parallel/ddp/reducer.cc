@@ -26,7 +26,7 @@ void drop_ignored(ModuleHandle::Named& named,
   });
 }
 
-World group_of_all(const World& world) {
+ProcessGroup group_of_all(const ProcessGroup& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return *world.new_group(ranks);
@@ -37,7 +37,7 @@ World group_of_all(const World& world) {
 // Construction, and functions for the owner of the module.
 
 std::shared_ptr<Reducer> Reducer::create(
-    const World& world, ModuleHandle module,
+    const ProcessGroup& world, ModuleHandle module,
     const DistributedDataParallelOptions& options,
     std::shared_ptr<LocalGradients> local) {
   drop_ignored(module.parameters, options.parameters_to_ignore());
@@ -47,7 +47,7 @@ std::shared_ptr<Reducer> Reducer::create(
       group_of_all(world), std::move(module), options, std::move(local)));
 }
 
-Reducer::Reducer(const World& world, ModuleHandle module,
+Reducer::Reducer(const ProcessGroup& world, ModuleHandle module,
                  const DistributedDataParallelOptions& options,
                  std::shared_ptr<LocalGradients> local)
     : options_(options),

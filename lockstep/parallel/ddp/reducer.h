@@ -11,7 +11,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/ddp/gradient_hooks.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/ddp/rounds.h"
@@ -43,7 +43,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Makes a reducer. Collective. `local` is that of the wrapper. Throws
   /// ParallelError if the modules of the ranks differ.
   static std::shared_ptr<Reducer> create(
-      const World& world, ModuleHandle module,
+      const ProcessGroup& world, ModuleHandle module,
       const DistributedDataParallelOptions& options,
       std::shared_ptr<LocalGradients> local);
   ~Reducer() = default;
@@ -94,7 +94,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     torch::Tensor changes;
   };
 
-  Reducer(const World& world, ModuleHandle module,
+  Reducer(const ProcessGroup& world, ModuleHandle module,
           const DistributedDataParallelOptions& options,
           std::shared_ptr<LocalGradients> local);
   /// Hooks parameters again after their memory was replaced (torch::load).
@@ -150,7 +150,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void shadow(const Round& round);
 
   DistributedDataParallelOptions options_;
-  World world_;  // used only by this reducer
+  ProcessGroup world_;  // used only by this reducer
   ModuleHandle module_;
   TrainedParameters trained_;
   const std::vector<torch::Tensor>& parameters_;  // trained_.parameters

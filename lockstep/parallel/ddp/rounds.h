@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/ddp/options.h"
 
 namespace lockstep::ddp {
@@ -24,7 +24,8 @@ struct Round {
 /// inputs left take part with zeros, so each round starts with a message.
 class Rounds {
  public:
-  Rounds(const World& world, torch::Device device, GradientAverage average)
+  Rounds(const ProcessGroup& world, torch::Device device,
+         GradientAverage average)
       : world_(world), device_(device), average_(average) {}
 
   /// Starts a round of a rank with inputs, before a backward of `samples`
@@ -61,7 +62,7 @@ class Rounds {
   Round agree(bool is_active, int64_t samples);
   void note_active(const std::vector<int>& active);
 
-  World world_;
+  ProcessGroup world_;
   torch::Device device_;
   GradientAverage average_;
   std::optional<Joining> joining_;

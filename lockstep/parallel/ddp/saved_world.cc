@@ -13,18 +13,18 @@ namespace {
 constexpr const char* kKey = "lockstep.world";
 
 struct Holder : torch::CustomClassHolder {
-  explicit Holder(World ranks) : world(std::move(ranks)) {}
-  World world;
+  explicit Holder(ProcessGroup ranks) : world(std::move(ranks)) {}
+  ProcessGroup world;
 };
 
 }  // namespace
 
-void save_world(AutogradContext& context, const World& world) {
+void save_world(AutogradContext& context, const ProcessGroup& world) {
   context.saved_data[kKey] =
       c10::IValue::make_capsule(c10::make_intrusive<Holder>(world));
 }
 
-World saved_world(const AutogradContext& context) {
+ProcessGroup saved_world(const AutogradContext& context) {
   return c10::static_intrusive_pointer_cast<Holder>(
              context.saved_data.at(kKey).toCapsule())
       ->world;

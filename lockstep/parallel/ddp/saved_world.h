@@ -5,14 +5,15 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::ddp {
 
 /// Saves `world` for the backward of an autograd function.
-void save_world(torch::autograd::AutogradContext& context, const World& world);
+void save_world(torch::autograd::AutogradContext& context,
+                const ProcessGroup& world);
 /// Returns the world that save_world() saved.
-World saved_world(const torch::autograd::AutogradContext& context);
+ProcessGroup saved_world(const torch::autograd::AutogradContext& context);
 
 /// Throws ParallelError in a backward that must be differentiable itself
 /// (create_graph). `fix` is the advice for the user.

@@ -64,7 +64,7 @@ Moments local_moments(const Tensor& input) {
 /// Combines the moments of the ranks in rank order, as in Chan, Golub, LeVeque,
 /// "Updating formulae and a pairwise algorithm for computing sample variances"
 /// (1979).
-Moments moments_of_all(const World& world, const Tensor& input) {
+Moments moments_of_all(const ProcessGroup& world, const Tensor& input) {
   const Moments local = local_moments(input);
   const auto all =
       world
@@ -93,7 +93,7 @@ Moments moments_of_all(const World& world, const Tensor& input) {
 struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
   static Tensor forward(AutogradContext* context, const Tensor& input,
                         const Tensor& mean, const Tensor& inverse_deviation,
-                        double count, const World& world) {
+                        double count, const ProcessGroup& world) {
     const Tensor output = (widened(input) - spread(mean, input)) *
                           spread(inverse_deviation, input);
     context->save_for_backward({output, inverse_deviation});
@@ -126,7 +126,7 @@ struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
 }  // namespace
 
 SyncBatchNormImpl::SyncBatchNormImpl(
-    const torch::nn::BatchNormOptions& options_, const World& world)
+    const torch::nn::BatchNormOptions& options_, const ProcessGroup& world)
     : options(options_), world_(world) {
   reset();
 }
@@ -172,7 +172,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     const torch::NoGradGuard no_grad;
     // In evaluation, uses the statistics of this rank only, because other ranks
     // may not take part.
-    moments = moments_of_all(is_training ? world_ : World(), input);
+    moments = moments_of_all(is_training ? world_ : ProcessGroup(), input);
     if (moments.count < 2 && is_training) {
       throw ParallelError(
           "sync_batch_norm",
@@ -195,7 +195,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   }
   Tensor output =
       SyncedNorm::apply(input, moments.mean, inverse_deviation, moments.count,
-                        is_training ? world_ : World());
+                        is_training ? world_ : ProcessGroup());
   if (weight.defined()) {
     output = output * spread(weight, output) + spread(bias, output);
   }

@@ -4,7 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -28,7 +28,7 @@ namespace lockstep {
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
-                    const World& world);
+                    const ProcessGroup& world);
 
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
@@ -42,7 +42,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   torch::Tensor num_batches_tracked;
 
  private:
-  World world_;
+  ProcessGroup world_;
 };
 TORCH_MODULE(SyncBatchNorm);
 

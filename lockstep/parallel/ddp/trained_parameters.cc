@@ -91,7 +91,7 @@ bool ParameterChanges::are_same(const Tensor& largest) {
   return numbers[0] == ~numbers[1];
 }
 
-DifferentParameters compare_parameters(const World& world,
+DifferentParameters compare_parameters(const ProcessGroup& world,
                                        const std::vector<Tensor>& parameters) {
   std::string checksums;
   for (const Tensor& parameter : parameters) {

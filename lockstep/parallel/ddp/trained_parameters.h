@@ -8,7 +8,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/module/module_handle.h"
 
 namespace lockstep::ddp {
@@ -69,6 +69,6 @@ struct DifferentParameters {
 
 /// Compares the bytes of the parameters over the ranks. Collective.
 DifferentParameters compare_parameters(
-    const World& world, const std::vector<torch::Tensor>& parameters);
+    const ProcessGroup& world, const std::vector<torch::Tensor>& parameters);
 
 }  // namespace lockstep::ddp

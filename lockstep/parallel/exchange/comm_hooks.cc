@@ -3,7 +3,8 @@
 namespace lockstep {
 namespace {
 
-void compress(const World& world, GradBucket& bucket, at::ScalarType type) {
+void compress(const ProcessGroup& world, GradBucket& bucket,
+              at::ScalarType type) {
   torch::Tensor compressed =
       (bucket.weight == 1 ? bucket.buffer : bucket.buffer * bucket.weight)
           .to(type);
@@ -13,16 +14,16 @@ void compress(const World& world, GradBucket& bucket, at::ScalarType type) {
 
 }  // namespace
 
-void allreduce_hook(const World& world, GradBucket& bucket) {
+void allreduce_hook(const ProcessGroup& world, GradBucket& bucket) {
   if (bucket.weight != 1) bucket.buffer.mul_(bucket.weight);
   world.all_reduce(bucket.buffer);
 }
 
-void fp16_compress_hook(const World& world, GradBucket& bucket) {
+void fp16_compress_hook(const ProcessGroup& world, GradBucket& bucket) {
   compress(world, bucket, torch::kHalf);
 }
 
-void bf16_compress_hook(const World& world, GradBucket& bucket) {
+void bf16_compress_hook(const ProcessGroup& world, GradBucket& bucket) {
   compress(world, bucket, torch::kBFloat16);
 }
 

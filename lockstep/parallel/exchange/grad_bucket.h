@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -28,8 +28,9 @@ struct GradBucket {
 
 /// Replaces bucket.buffer by the weighted sum of all ranks' buffers, in place.
 /// Runs in the reducer's own thread, one bucket after another, during the
-/// backward. It may block, and may make any number of calls to the World (a
-/// separate group), the same calls on every rank.
-using CommHook = std::function<void(const World& world, GradBucket& bucket)>;
+/// backward. It may block, and may make any number of calls to the ProcessGroup
+/// (a separate group), the same calls on every rank.
+using CommHook =
+    std::function<void(const ProcessGroup& world, GradBucket& bucket)>;
 
 }  // namespace lockstep

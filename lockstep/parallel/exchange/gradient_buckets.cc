@@ -107,7 +107,7 @@ c10::OptionalStreamGuard CommStream::enter() const {
                  : c10::OptionalStreamGuard();
 }
 
-GradientBuckets::GradientBuckets(const World& world,
+GradientBuckets::GradientBuckets(const ProcessGroup& world,
                                  std::vector<Tensor> parameters, int64_t cap,
                                  LargeSum large_sum)
     : world_(world),

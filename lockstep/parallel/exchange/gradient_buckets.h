@@ -12,9 +12,9 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/transport/work_queue.h"
-#include "lockstep/comm/world.h"
 #include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 
@@ -94,8 +94,9 @@ class GradientBuckets {
   /// that the exchange starts early. `large_sum` sums large gradients if the
   /// ranks share no memory and there is no hook. Without it, large gradients
   /// are in buckets.
-  GradientBuckets(const World& world, std::vector<torch::Tensor> parameters,
-                  int64_t cap, LargeSum large_sum = {});
+  GradientBuckets(const ProcessGroup& world,
+                  std::vector<torch::Tensor> parameters, int64_t cap,
+                  LargeSum large_sum = {});
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
@@ -188,7 +189,7 @@ class GradientBuckets {
   void sum_apart(size_t p);
   void run_hook(GradBucket& grads);
 
-  World world_;
+  ProcessGroup world_;
   std::vector<torch::Tensor> parameters_;
   int64_t cap_;
   CommHook hook_;

@@ -20,7 +20,7 @@ constexpr std::array kStates{"kAwaited", "kReady", "kSent", "kSummed"};
 
 }  // namespace
 
-GradientSync::GradientSync(const World& world,
+GradientSync::GradientSync(const ProcessGroup& world,
                            const std::vector<torch::Tensor>& parameters,
                            std::vector<std::string> names, int64_t cap,
                            GradientBuckets::LargeSum large_sum)

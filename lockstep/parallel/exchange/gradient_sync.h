@@ -8,7 +8,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/exchange/gradient_sync_state.h"
 
@@ -29,7 +29,8 @@ class GradientSync {
  public:
   /// Collective. `names` are those of `parameters`. The other arguments are
   /// those of GradientBuckets.
-  GradientSync(const World& world, const std::vector<torch::Tensor>& parameters,
+  GradientSync(const ProcessGroup& world,
+               const std::vector<torch::Tensor>& parameters,
                std::vector<std::string> names, int64_t cap,
                GradientBuckets::LargeSum large_sum = {});
 
@@ -60,7 +61,7 @@ class GradientSync {
   /// Behavior of the other ranks when this rank abandons a step.
   enum class Peers {
     kWait,  ///< they wait for this rank's gradients
-    kStop,  ///< the World was aborted
+    kStop,  ///< the ProcessGroup was aborted
   };
   /// Ends a step that failed on this rank. Does nothing between steps.
   void abandon(Peers peers) noexcept;

@@ -29,7 +29,8 @@ Tensor elements_at(const Tensor& bytes, int64_t at, int64_t count,
 
 }  // namespace
 
-MessageExchange::MessageExchange(const World& world, const ModuleHandle& module,
+MessageExchange::MessageExchange(const ProcessGroup& world,
+                                 const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
                                  int64_t most_partials, int64_t workers,
                                  ZeroStage zero, const CommHook& hook)

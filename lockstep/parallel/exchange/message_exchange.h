@@ -29,7 +29,7 @@ namespace lockstep {
 ///   otherwise   the backward was not followed: send them now
 class MessageExchange : public RankExchange {
  public:
-  MessageExchange(const World& world, const ModuleHandle& module,
+  MessageExchange(const ProcessGroup& world, const ModuleHandle& module,
                   std::vector<torch::Tensor> parameters, int64_t shards,
                   int64_t most_partials, int64_t workers, ZeroStage zero,
                   const CommHook& hook);
@@ -76,7 +76,7 @@ class MessageExchange : public RankExchange {
   /// Returns whether any rank reported a gradient of parameter `p`.
   bool has_gradient(size_t p) const;
 
-  World world_;
+  ProcessGroup world_;
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
   std::vector<std::string> names_;  // names of parameters_

@@ -45,7 +45,7 @@ bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
   return true;
 }
 
-OverlappedSum::OverlappedSum(const World& world,
+OverlappedSum::OverlappedSum(const ProcessGroup& world,
                              const std::vector<Tensor>& parameters,
                              std::vector<std::string> names,
                              const Partition& partition, ZeroStage zero,

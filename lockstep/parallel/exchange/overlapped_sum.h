@@ -8,7 +8,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/exchange/gradient_sync.h"
 #include "lockstep/parallel/exchange/partition.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
@@ -60,7 +60,7 @@ class OverlappedSum {
 
   /// `hook` replaces the sum over the ranks, if there is one. In that case
   /// `zero` must be ZeroStage::kNone.
-  OverlappedSum(const World& world,
+  OverlappedSum(const ProcessGroup& world,
                 const std::vector<torch::Tensor>& parameters,
                 std::vector<std::string> names, const Partition& partition,
                 ZeroStage zero, const CommHook& hook);
@@ -122,7 +122,7 @@ class OverlappedSum {
   /// Sums a large gradient. Runs in the thread that sums.
   void sum_large(size_t p, const torch::Tensor& elements);
 
-  World world_;
+  ProcessGroup world_;
   std::vector<torch::Tensor> parameters_;
   const Partition& partition_;
   ZeroStage zero_;

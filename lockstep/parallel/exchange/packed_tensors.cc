@@ -49,7 +49,7 @@ void PackedTensors::unpack() {
   for (Place& place : places_) place.tensor.copy_(place.in_message);
 }
 
-void broadcast(const World& world, const ModuleHandle::Named& tensors,
+void broadcast(const ProcessGroup& world, const ModuleHandle::Named& tensors,
                int root) {
   if (world.size() == 1) return;
   ModuleHandle::Named small;

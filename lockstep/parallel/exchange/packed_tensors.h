@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/module/module_handle.h"
 
 namespace lockstep {
@@ -36,7 +36,7 @@ class PackedTensors {
 };
 
 /// Gives all ranks the values of rank `root`. Collective.
-void broadcast(const World& world, const ModuleHandle::Named& tensors,
+void broadcast(const ProcessGroup& world, const ModuleHandle::Named& tensors,
                int root);
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@ namespace lockstep {
 
 using torch::Tensor;
 
-Partition::Partition(const World& world, std::vector<Tensor> parameters)
+Partition::Partition(const ProcessGroup& world, std::vector<Tensor> parameters)
     : world_(world), tree_sum_(tree_sum_of(world)) {
   const int64_t ranks = world.size();
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/byte_range.h"
 #include "lockstep/parallel/exchange/tree_sum.h"
 
@@ -27,7 +27,7 @@ namespace lockstep {
 /// many bytes as an all-reduce of all gradients.
 class Partition {
  public:
-  Partition(const World& world, std::vector<torch::Tensor> parameters);
+  Partition(const ProcessGroup& world, std::vector<torch::Tensor> parameters);
 
   bool is_cut(size_t p) const { return cuts_[p].is_cut; }
   /// Returns whether this rank updates the block of parameter `p` that starts
@@ -59,7 +59,7 @@ class Partition {
                                        const torch::Tensor& elements) const;
   torch::Tensor rest_of(const Cut& cut, const torch::Tensor& elements) const;
 
-  World world_;
+  ProcessGroup world_;
   TreeSum tree_sum_;
   std::vector<Cut> cuts_;
   std::vector<int64_t> element_bytes_;

@@ -48,7 +48,8 @@ uint32_t draw(std::mt19937& random, uint32_t limit) {
   }
 }
 
-void all_reduce_together(const World& world, std::vector<Tensor>& tensors) {
+void all_reduce_together(const ProcessGroup& world,
+                         std::vector<Tensor>& tensors) {
   if (tensors.empty()) return;
   std::vector<Tensor> flat;
   for (const Tensor& tensor : tensors) flat.push_back(tensor.flatten());
@@ -169,7 +170,7 @@ PowerSGD::PowerSGD(const PowerSGDOptions& options)
   state_->random.seed(options.random_seed());
 }
 
-void PowerSGD::operator()(const World& world, GradBucket& bucket) {
+void PowerSGD::operator()(const ProcessGroup& world, GradBucket& bucket) {
   State& state = *state_;
   const bool is_plain = state.steps < state.options.start_powerSGD_iter();
   if (bucket.is_last) ++state.steps;

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-void barrier(const World& world) {
+void barrier(const ProcessGroup& world) {
   const TraceSpan span("wait", TraceCategory::kWait);
   world.barrier();
 }
@@ -125,7 +125,7 @@ std::vector<std::string> names_of(const std::vector<torch::Tensor>& parameters,
 }
 
 std::unique_ptr<RankExchange> make_rank_exchange(
-    const World& world, const ModuleHandle& module,
+    const ProcessGroup& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
     const std::vector<Device>& devices, ZeroStage zero, const CommHook& hook) {
   verify_ranks(world, module);

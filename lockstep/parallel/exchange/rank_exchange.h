@@ -11,7 +11,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
@@ -112,7 +112,7 @@ class AllReduceSpan {
 };
 
 /// Waits until all ranks have arrived. The trace shows it as a wait.
-void barrier(const World& world);
+void barrier(const ProcessGroup& world);
 
 /// Combines the gradients of shards on several ranks, and determines which rank
 /// updates which blocks. All of its functions are collective.
@@ -195,7 +195,7 @@ std::vector<std::string> names_of(const std::vector<torch::Tensor>& parameters,
 /// Throws ParallelError naming the first parameter that differs, and
 /// InvalidArgument for a `zero` that does not fit the other arguments.
 std::unique_ptr<RankExchange> make_rank_exchange(
-    const World& world, const ModuleHandle& module,
+    const ProcessGroup& world, const ModuleHandle& module,
     const std::vector<torch::Tensor>& parameters, int64_t shards,
     const std::vector<Device>& devices, ZeroStage zero,
     const CommHook& hook = {});

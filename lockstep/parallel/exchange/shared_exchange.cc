@@ -53,7 +53,8 @@ constexpr const char* kCure =
 
 }  // namespace
 
-SharedExchange::SharedExchange(const World& world, const ModuleHandle& module,
+SharedExchange::SharedExchange(const ProcessGroup& world,
+                               const ModuleHandle& module,
                                std::vector<Tensor> parameters, int64_t shards,
                                const std::vector<Device>& devices,
                                int64_t most_partials)

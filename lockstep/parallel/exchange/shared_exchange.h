@@ -24,7 +24,7 @@ namespace lockstep {
 /// rank, would be applied once by each rank.
 class SharedExchange : public RankExchange {
  public:
-  SharedExchange(const World& world, const ModuleHandle& module,
+  SharedExchange(const ProcessGroup& world, const ModuleHandle& module,
                  std::vector<torch::Tensor> parameters, int64_t shards,
                  const std::vector<Device>& devices, int64_t most_partials);
   ~SharedExchange() override;
@@ -81,7 +81,7 @@ class SharedExchange : public RankExchange {
   const torch::Tensor& gradient_at(int rank, size_t partial, size_t index,
                                    int64_t place);
 
-  World world_;
+  ProcessGroup world_;
   ModuleHandle::Named buffers_;
   std::vector<torch::Tensor> parameters_;
   std::vector<std::string> names_;  // names of parameters_

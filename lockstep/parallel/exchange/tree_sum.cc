@@ -21,7 +21,7 @@ const Tensor& sum_along_tree(std::span<const Tensor> of_ranks) {
 }
 
 /// Returns the sum of `pieces[rank]` of all ranks. Pieces may differ in size.
-Tensor own_sum(const World& world, const std::vector<Tensor>& pieces) {
+Tensor own_sum(const ProcessGroup& world, const std::vector<Tensor>& pieces) {
   const Tensor& own = pieces[static_cast<size_t>(world.rank())];
   std::vector<Tensor> of_ranks;
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -33,13 +33,13 @@ Tensor own_sum(const World& world, const std::vector<Tensor>& pieces) {
 
 }  // namespace
 
-TreeSum tree_sum_of(const World& world) {
+TreeSum tree_sum_of(const ProcessGroup& world) {
   const bool adds_along_rings = world.backend_name() == "nccl";
   return adds_along_rings && world.size() > 2 ? TreeSum::kByPieces
                                               : TreeSum::kByWorld;
 }
 
-void tree_all_reduce(const World& world, Tensor elements, TreeSum way) {
+void tree_all_reduce(const ProcessGroup& world, Tensor elements, TreeSum way) {
   const torch::NoGradGuard no_grad;
   if (way == TreeSum::kByWorld) {
     world.all_reduce(elements);
@@ -51,7 +51,7 @@ void tree_all_reduce(const World& world, Tensor elements, TreeSum way) {
                    std::vector<Tensor>(static_cast<size_t>(world.size()), own));
 }
 
-void tree_reduce_scatter(const World& world, Tensor own,
+void tree_reduce_scatter(const ProcessGroup& world, Tensor own,
                          const std::vector<Tensor>& pieces, TreeSum way) {
   const torch::NoGradGuard no_grad;
   if (way == TreeSum::kByWorld) {
@@ -61,7 +61,8 @@ void tree_reduce_scatter(const World& world, Tensor own,
   own.copy_(own_sum(world, pieces));
 }
 
-void tree_reduce(const World& world, Tensor elements, int root, TreeSum way) {
+void tree_reduce(const ProcessGroup& world, Tensor elements, int root,
+                 TreeSum way) {
   const torch::NoGradGuard no_grad;
   if (way == TreeSum::kByWorld) {
     world.reduce(elements, root);

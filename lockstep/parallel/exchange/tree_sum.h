@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
@@ -20,17 +20,18 @@ enum class TreeSum {
 
 /// Returns kByPieces if the world adds in another order. A sum of two has only
 /// one order.
-TreeSum tree_sum_of(const World& world);
+TreeSum tree_sum_of(const ProcessGroup& world);
 
 /// Sums `elements`, 1-d and without gaps, over the ranks, in place. Collective.
-void tree_all_reduce(const World& world, torch::Tensor elements, TreeSum way);
+void tree_all_reduce(const ProcessGroup& world, torch::Tensor elements,
+                     TreeSum way);
 /// Writes the sum of `pieces[rank]` of all ranks to `own`, which may be that
 /// piece. All pieces have the same size. Collective.
-void tree_reduce_scatter(const World& world, torch::Tensor own,
+void tree_reduce_scatter(const ProcessGroup& world, torch::Tensor own,
                          const std::vector<torch::Tensor>& pieces, TreeSum way);
 /// Writes the sum to `elements` on rank `root`. On other ranks, the contents of
 /// `elements` are unspecified afterwards. Collective.
-void tree_reduce(const World& world, torch::Tensor elements, int root,
+void tree_reduce(const ProcessGroup& world, torch::Tensor elements, int root,
                  TreeSum way);
 
 }  // namespace lockstep

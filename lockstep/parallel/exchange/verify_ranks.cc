@@ -51,8 +51,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 /// Throws ParallelError if a rank's `text` differs from rank 0's. The error
 /// shows the first line that differs.
-void verify_text(const World& world, const std::string& text, const char* thing,
-                 const char* fix) {
+void verify_text(const ProcessGroup& world, const std::string& text,
+                 const char* thing, const char* fix) {
   const auto all = world.all_gather_text(text);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -74,12 +74,12 @@ void verify_text(const World& world, const std::string& text, const char* thing,
 
 }  // namespace
 
-void verify_ranks(const World& world, const ModuleHandle& module) {
+void verify_ranks(const ProcessGroup& world, const ModuleHandle& module) {
   verify_text(world, describe(module), "another model",
               "build the same model on every rank");
 }
 
-void verify_gradients(const World& world, const ModuleHandle& module,
+void verify_gradients(const ProcessGroup& world, const ModuleHandle& module,
                       const std::vector<size_t>& unique,
                       const std::vector<torch::Tensor>& gradients) {
   verify_text(world, checksums_of(module, unique, gradients),

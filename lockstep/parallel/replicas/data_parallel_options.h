@@ -11,7 +11,7 @@
 #include <torch/arg.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/bad_links.h"
 #include "lockstep/losses/weighted_loss.h"
@@ -56,7 +56,7 @@ struct DataParallelOptions {
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
   /// Ranks that share the work. Each computes its own shards in a step, and all
   /// get the same parameters. With several ranks, only train_step() works.
-  TORCH_ARG(World, world);
+  TORCH_ARG(ProcessGroup, world);
   /// Data that is partitioned over several ranks with a device each, in
   /// train_step(). Make the optimizer's state with make_state(), except for
   /// LibTorch's SGD, Adam and AdamW, which don't need that.

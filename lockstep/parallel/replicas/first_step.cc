@@ -96,14 +96,14 @@ bool FirstStep::compares_loss(const ShardLoss& loss) const {
          !losses_.contains(std::type_index(loss.target_type()));
 }
 
-bool FirstStep::any(const World& world, bool one) {
+bool FirstStep::any(const ProcessGroup& world, bool one) {
   if (world.size() == 1) return one;
   Tensor flag = torch::tensor({one ? 1 : 0});
   world.all_reduce(flag, ReduceOp::MAX);
   return flag.item<int>() != 0;
 }
 
-void FirstStep::agree(const World& world, Findings& findings) {
+void FirstStep::agree(const ProcessGroup& world, Findings& findings) {
   if (world.size() == 1) return;
   const std::vector<std::string> messages =
       world.all_gather_text(message_of(findings));

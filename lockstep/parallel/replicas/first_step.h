@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 
 namespace lockstep {
@@ -59,11 +59,11 @@ class FirstStep {
     Outcome loss;
   };
   /// Returns whether `one` is true on any rank of `world`. Collective.
-  static bool any(const World& world, bool one);
+  static bool any(const ProcessGroup& world, bool one);
   /// Combines the findings of all ranks of `world`: the problem of the first
   /// rank that has one, kImpossible if a rank can't make a check, and kPending
   /// if a rank could not decide yet. Collective.
-  static void agree(const World& world, Findings& findings);
+  static void agree(const ProcessGroup& world, Findings& findings);
   /// Records the outcome of the comparison of replicas of `build`, and warns
   /// once if it can't be made.
   void note_module(const Outcome& outcome, int64_t build, bool has_gradients);

@@ -442,7 +442,7 @@ std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
   return LossCheck(shards, findings).run();
 }
 
-std::vector<LossSample> gather_samples(const World& world,
+std::vector<LossSample> gather_samples(const ProcessGroup& world,
                                        const std::optional<LossSample>& own,
                                        FirstStep::Findings& findings) {
   const auto layouts = world.all_gather_text(own ? layout_of(*own) : "");

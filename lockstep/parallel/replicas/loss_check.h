@@ -6,7 +6,7 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
@@ -54,7 +54,7 @@ std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
 /// Returns the samples of all ranks of `world`. Returns nothing if a rank has
 /// no sample, or if their shapes differ, which is then recorded in `findings`.
 /// Collective.
-std::vector<LossSample> gather_samples(const World& world,
+std::vector<LossSample> gather_samples(const ProcessGroup& world,
                                        const std::optional<LossSample>& own,
                                        FirstStep::Findings& findings);
 

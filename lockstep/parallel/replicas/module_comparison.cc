@@ -355,7 +355,7 @@ std::unique_ptr<ModuleComparison> run_module(
   return comparison;
 }
 
-FirstStep::Findings settle(ReplicaGroup& group, const World& world,
+FirstStep::Findings settle(ReplicaGroup& group, const ProcessGroup& world,
                            ModuleComparison* comparison, int64_t chunks,
                            const ReplicaGroup::RandomStream& stream) {
   FirstStep::Findings findings;
@@ -369,7 +369,7 @@ FirstStep::Findings settle(ReplicaGroup& group, const World& world,
   return findings;
 }
 
-void agree_or_refuse(const World& world, FirstStep::Findings& findings,
+void agree_or_refuse(const ProcessGroup& world, FirstStep::Findings& findings,
                      const KeptTensors& buffers) {
   FirstStep::agree(world, findings);
   if (!findings.problem) return;

@@ -133,13 +133,13 @@ std::unique_ptr<ModuleComparison> run_module(
 
 /// Ends a comparison on all ranks of `world`, and explains it if a rank found a
 /// difference. `comparison` is null on a rank without a shard. Collective.
-FirstStep::Findings settle(ReplicaGroup& group, const World& world,
+FirstStep::Findings settle(ReplicaGroup& group, const ProcessGroup& world,
                            ModuleComparison* comparison, int64_t chunks,
                            const ReplicaGroup::RandomStream& stream);
 
 /// Makes all ranks of `world` agree on `findings`. If there is a problem,
 /// restores the module's `buffers` and throws ParallelError. Collective.
-void agree_or_refuse(const World& world, FirstStep::Findings& findings,
+void agree_or_refuse(const ProcessGroup& world, FirstStep::Findings& findings,
                      const KeptTensors& buffers);
 
 }  // namespace lockstep

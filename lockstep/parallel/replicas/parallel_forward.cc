@@ -161,7 +161,8 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
 
   // A forward without gradients is not collective: each rank that makes it
   // checks its own replicas.
-  const World world = needs_graph ? group->options().world() : World();
+  const ProcessGroup world =
+      needs_graph ? group->options().world() : ProcessGroup();
   FirstStep& first_step = world.size() == group->options().world().size()
                               ? group->first_step()
                               : group->own_first_step();

@@ -402,7 +402,7 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
       sample = check_loss_is_mean(own_shards, findings);
     });
   }
-  const World world = checking_ranks();
+  const ProcessGroup world = checking_ranks();
   if (world.size() == 1) return;
   if (findings.problem) sample.reset();
   const auto of_ranks = gather_samples(world, sample, findings);
@@ -465,7 +465,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
 
 TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   Shards shards;
-  const World& world = group_.options().world();
+  const ProcessGroup& world = group_.options().world();
   const int64_t batch = options_.batch();
   if (world.size() == 1) {
     shards.parts = group_.scatter_checked(all, trains);

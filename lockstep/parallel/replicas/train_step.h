@@ -143,8 +143,8 @@ class TrainStep {
   FirstStep& first_step() const {
     return is_local() ? group_.own_first_step() : group_.first_step();
   }
-  World checking_ranks() const {
-    return is_local() ? World() : group_.options().world();
+  ProcessGroup checking_ranks() const {
+    return is_local() ? ProcessGroup() : group_.options().world();
   }
 
   ReplicaGroup& group_;

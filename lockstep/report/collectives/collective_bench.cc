@@ -63,7 +63,7 @@ class Ways {
   }
 
   const std::vector<Way>& all() const { return all_; }
-  /// World for the messages that the benchmark itself needs.
+  /// ProcessGroup for the messages that the benchmark itself needs.
   const ProcessGroup& control() const { return control_; }
   /// Requires a way with is_pytorch.
   PyTorchCollectives& pytorch() const { return *pytorch_; }

@@ -16,7 +16,8 @@ struct CollectiveBenchOptions {
   std::vector<int64_t> sizes;  ///< bytes of a message
   at::ScalarType type = torch::kFloat32;
   bool with_shm = true;
-  bool with_resident = true;  ///< also time all-reduce in World::shared_memory
+  bool with_resident =
+      true;  ///< also time all-reduce in ProcessGroup::shared_memory
   bool with_tcp = true;
   /// Also time torch.distributed over Gloo (PyTorchCollectives).
   bool with_pytorch = false;

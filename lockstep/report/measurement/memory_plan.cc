@@ -38,7 +38,7 @@ class ShardProbe {
   explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
     run_.train.strategy = Strategy::kSingle;
     run_.train.zero = ZeroStage::kNone;
-    run_.world = World();
+    run_.world = ProcessGroup();
     run_.train.devices = {whole_host()};
     run_.train.accumulate = 1;
     run_.train.shards = 1;

@@ -55,7 +55,7 @@ void set_times(train::RunReport& report, const std::vector<double>& times_s) {
 
 /// Adds the time line of a typical step, and writes the trace of all steps.
 void add_traces(Measurement& measured, const train::StepRecorder& recorder,
-                const World& world, const std::string& trace) {
+                const ProcessGroup& world, const std::string& trace) {
   const auto traces = recorder.gather();
   measured.time_line = train::typical_step(traces);
   if (world.rank() == 0 && !trace.empty()) {
@@ -231,7 +231,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
                          const train::Plan& plan, const TimedSteps& timed,
                          const std::string& trace) {
   const train::TrainOptions& options = run.train;
-  const World& world = run.world;
+  const ProcessGroup& world = run.world;
   OwnLoop<Model> loop(std::move(model), options, plan.rank, optimizer);
   const auto batch = random_batch(run, plan);
   for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);

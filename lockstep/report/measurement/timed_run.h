@@ -3,7 +3,7 @@
 #include <memory>
 #include <variant>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/text/text_task.h"
@@ -16,7 +16,7 @@ namespace lockstep::report {
 /// classifier or a language model.
 struct TimedRun {
   train::TrainOptions train;
-  World world{};  ///< ddp: the ranks
+  ProcessGroup world{};  ///< ddp: the ranks
   std::variant<tasks::ImageOptions, tasks::TextOptions> task;
 };
 

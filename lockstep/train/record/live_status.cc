@@ -18,8 +18,8 @@ constexpr size_t kMostSpans = 20'000;
 constexpr double kEvery_s = 0.5;
 
 // Returns a rank's status before any step. The rest is filled in later.
-monitor::RankStatus first_status(const World& world, const RunReport& report,
-                                 int64_t total_steps) {
+monitor::RankStatus first_status(const ProcessGroup& world,
+                                 const RunReport& report, int64_t total_steps) {
   monitor::RankStatus status;
   status.host = host_name();
   status.machine = monitor::machine();
@@ -57,7 +57,7 @@ double seconds_of(const TraceLog& log, TraceCategory category,
 
 }  // namespace
 
-LiveStatus::LiveStatus(const TrainOptions& options, const World& world,
+LiveStatus::LiveStatus(const TrainOptions& options, const ProcessGroup& world,
                        const RunReport& report, int64_t total_steps,
                        std::function<std::vector<DeviceUse>()> devices)
     : status_(first_status(world, report, total_steps)),

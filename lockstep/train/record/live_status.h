@@ -8,7 +8,7 @@
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/monitor/job_folder.h"
 #include "lockstep/monitor/rank_status.h"
 #include "lockstep/train/callback.h"
@@ -26,7 +26,7 @@ class LiveStatus : public Callback {
   /// `report`: what is known before the first step. `devices` reads the
   /// accounts of this rank's devices. Collective: all ranks use the job name of
   /// rank 0.
-  LiveStatus(const TrainOptions& options, const World& world,
+  LiveStatus(const TrainOptions& options, const ProcessGroup& world,
              const RunReport& report, int64_t total_steps,
              std::function<std::vector<DeviceUse>()> devices);
   ~LiveStatus() override;

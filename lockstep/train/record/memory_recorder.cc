@@ -61,7 +61,7 @@ json MemoryRecorder::to_json() const {
   return {{"pid", ::getpid()}, {"devices", devices}, {"points", list}};
 }
 
-MemoryHistory MemoryRecorder::gather(const World& world) const {
+MemoryHistory MemoryRecorder::gather(const ProcessGroup& world) const {
   MemoryHistory history;
   const auto texts = world.all_gather_text(to_json().dump());
   try {

@@ -8,7 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/run_records.h"
@@ -30,7 +30,7 @@ class MemoryRecorder : public Callback {
   void after_step(const RunState& at, const Metrics& metrics) override;
   /// Returns the history of all ranks' devices, in the order of
   /// RunReport::devices. Collective.
-  MemoryHistory gather(const World& world) const;
+  MemoryHistory gather(const ProcessGroup& world) const;
 
  private:
   struct Sample {

@@ -260,7 +260,7 @@ std::string RunLog::device_names() const {
   return join_names(has_all ? plan_.devices : options_.devices);
 }
 
-void describe_machine(const World& world, const Device& own,
+void describe_machine(const ProcessGroup& world, const Device& own,
                       RunReport& report) {
   const auto hosts = world.all_gather_text(host_name());
   if (world.rank() != 0) return;

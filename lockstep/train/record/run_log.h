@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/run_record.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
@@ -85,7 +85,8 @@ class RunLog : public Callback {
 /// Adds the environment of this process, and the topology of the devices, to a
 /// report that has the devices of all ranks. `own`: a device of this rank.
 /// Collective.
-void describe_machine(const World& world, const Device& own, RunReport& report);
+void describe_machine(const ProcessGroup& world, const Device& own,
+                      RunReport& report);
 
 /// Returns the summary at the end of a run: time, memory and load of each
 /// device, loss and accuracy of the last epoch. The lines have no newline after

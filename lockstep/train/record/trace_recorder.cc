@@ -15,8 +15,8 @@ constexpr int64_t kCandidates = 5;
 
 }  // namespace
 
-StepRecorder::StepRecorder(const World& world, std::vector<Device> devices,
-                           int64_t steps)
+StepRecorder::StepRecorder(const ProcessGroup& world,
+                           std::vector<Device> devices, int64_t steps)
     : world_(world),
       devices_(std::move(devices)),
       steps_(static_cast<size_t>(steps)),
@@ -41,7 +41,7 @@ std::vector<RankTrace> StepRecorder::gather() const {
   return gather_traces(world_, own());
 }
 
-TraceRecorder::TraceRecorder(const World& world,
+TraceRecorder::TraceRecorder(const ProcessGroup& world,
                              const std::vector<Device>& devices,
                              const LogOptions& options, int64_t step)
     : world_(world),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
@@ -20,7 +20,8 @@ class StepRecorder {
  public:
   /// `steps`: maximum number of steps, at least 1. `devices`: this rank's
   /// devices.
-  StepRecorder(const World& world, std::vector<Device> devices, int64_t steps);
+  StepRecorder(const ProcessGroup& world, std::vector<Device> devices,
+               int64_t steps);
 
   /// Marks the start of a step. Its work began at `begin_ns` of
   /// trace_clock_ns().
@@ -33,7 +34,7 @@ class StepRecorder {
   std::vector<RankTrace> gather() const;
 
  private:
-  World world_;
+  ProcessGroup world_;
   std::vector<Device> devices_;
   size_t steps_;
   std::deque<int64_t> begins_ns_;  // start times of the steps that are kept
@@ -47,7 +48,7 @@ class TraceRecorder : public Callback {
   /// Begins to record after `step` steps. `devices`: this rank's devices.
   /// Throws InvalidArgument if a trace is asked for and this process already
   /// records the rank.
-  TraceRecorder(const World& world, const std::vector<Device>& devices,
+  TraceRecorder(const ProcessGroup& world, const std::vector<Device>& devices,
                 const LogOptions& options, int64_t step);
 
   void before_batch(const RunState& at) override;
@@ -60,7 +61,7 @@ class TraceRecorder : public Callback {
   std::vector<RankTrace> gather() const;
 
  private:
-  World world_;
+  ProcessGroup world_;
   std::vector<Device> devices_;
   bool has_trace_;
   int64_t first_step_;    // steps done when the recording began

@@ -29,7 +29,7 @@ std::string clock_of_this_process() {
   return boot_id() + " " + namespace_id("time");
 }
 
-std::vector<int64_t> moments_together(const World& world) {
+std::vector<int64_t> moments_together(const ProcessGroup& world) {
   std::vector<int64_t> moments;
   for (int i = 0; i < kMoments; ++i) {
     world.barrier();
@@ -45,7 +45,7 @@ void shift(RankTrace& trace, int64_t ns) {
   }
 }
 
-void align(const World& world, std::vector<RankTrace>& ranks) {
+void align(const ProcessGroup& world, std::vector<RankTrace>& ranks) {
   const bool is_one_clock =
       std::all_of(ranks.begin(), ranks.end(), [&](const RankTrace& trace) {
         return trace.clock == ranks.front().clock;
@@ -142,8 +142,8 @@ TraceLog::Span span_from_json(const json& object, size_t lanes) {
 
 }  // namespace
 
-RankTrace trace_of_rank(const World& world, const std::vector<Device>& devices,
-                        TraceLog log) {
+RankTrace trace_of_rank(const ProcessGroup& world,
+                        const std::vector<Device>& devices, TraceLog log) {
   return {.rank = world.rank(),
           .host = host_name(),
           .pid = ::getpid(),
@@ -152,7 +152,8 @@ RankTrace trace_of_rank(const World& world, const std::vector<Device>& devices,
           .log = std::move(log)};
 }
 
-std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own) {
+std::vector<RankTrace> gather_traces(const ProcessGroup& world,
+                                     const RankTrace& own) {
   std::vector<RankTrace> ranks;
   for (const auto& text : world.all_gather_text(to_json(own).dump())) {
     ranks.push_back(rank_trace_from_json(try_parse_json(text)));
@@ -191,7 +192,8 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks) {
   return result;
 }
 
-std::vector<RankTrace> gather_typical_step(const World& world, RankTrace own) {
+std::vector<RankTrace> gather_typical_step(const ProcessGroup& world,
+                                           RankTrace own) {
   const auto indices =
       world.all_gather_text(std::to_string(typical_index(own)));
   keep_step(own, std::stoll(indices[0]));

@@ -7,7 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/base/trace.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::train {
@@ -23,14 +23,15 @@ struct RankTrace {
   TraceLog log;
 };
 
-RankTrace trace_of_rank(const World& world, const std::vector<Device>& devices,
-                        TraceLog log);
+RankTrace trace_of_rank(const ProcessGroup& world,
+                        const std::vector<Device>& devices, TraceLog log);
 
 /// Returns every rank's trace, by rank, on every rank. All times refer to the
 /// clock of rank 0. The clocks of other hosts are compared at barriers, so
 /// times of two hosts may differ by the time that a message takes between them.
 /// Collective.
-std::vector<RankTrace> gather_traces(const World& world, const RankTrace& own);
+std::vector<RankTrace> gather_traces(const ProcessGroup& world,
+                                     const RankTrace& own);
 
 /// Returns by how many ns a peer's clock is ahead, given readings of both
 /// clocks at the same moments. This is the median difference; 0 without
@@ -45,7 +46,8 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks);
 /// Returns typical_step() of all ranks without gathering everything that was
 /// recorded: on every rank, by the clock of rank 0. A rank with more than 2000
 /// spans in the step gives the longest ones. Collective.
-std::vector<RankTrace> gather_typical_step(const World& world, RankTrace own);
+std::vector<RankTrace> gather_typical_step(const ProcessGroup& world,
+                                           RankTrace own);
 
 nlohmann::json to_json(const RankTrace& trace);
 /// Reads what to_json() wrote. Throws IoError.

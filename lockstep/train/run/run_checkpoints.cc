@@ -32,14 +32,15 @@ int checkpoints_to_keep(const TrainOptions& options) {
 
 // Returns true if the run has all ranks of the job. A launcher may have started
 // several independent runs.
-bool is_whole_job(const World& world) {
+bool is_whole_job(const ProcessGroup& world) {
   return read_environment().world_size == world.size();
 }
 
 // Returns the number of steps between snapshots. A snapshot needs state that
 // the ranks are known to have in common: they have it where they compared it,
 // and with local steps at the outer steps.
-int64_t steps_of_snapshots(const TrainOptions& options, const World& world) {
+int64_t steps_of_snapshots(const TrainOptions& options,
+                           const ProcessGroup& world) {
   if (const int64_t compared = steps_between_comparisons(options, world)) {
     return round_up(options.checkpoint.snapshot_every, compared);
   }
@@ -59,7 +60,7 @@ void DataFingerprint::begin(std::shared_ptr<const data::BatchSource> data) {
 }
 
 RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
-                               const World& world, const Plan& plan,
+                               const ProcessGroup& world, const Plan& plan,
                                int64_t total_steps, DataFingerprint& data,
                                const std::optional<Resume>& resume,
                                const std::string& identity)

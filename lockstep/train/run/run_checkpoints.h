@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
@@ -36,8 +36,9 @@ class RunCheckpoints {
   /// Collective. Throws CheckpointError if `resume` belongs to a run with other
   /// settings or data.
   RunCheckpoints(const Task& task, const TrainOptions& options,
-                 const World& world, const Plan& plan, int64_t total_steps,
-                 DataFingerprint& data, const std::optional<Resume>& resume,
+                 const ProcessGroup& world, const Plan& plan,
+                 int64_t total_steps, DataFingerprint& data,
+                 const std::optional<Resume>& resume,
                  const std::string& identity);
 
   /// Loads into `runner` what it does not have yet. Collective.
@@ -76,7 +77,7 @@ class RunCheckpoints {
 
   const Task& task_;
   const TrainOptions& options_;
-  World world_;
+  ProcessGroup world_;
   const Plan& plan_;
   const int64_t total_steps_;
   DataFingerprint& data_;

@@ -20,7 +20,7 @@ namespace {
 
 // Throws before the first step, rather than after the last one, if outputs
 // can't be written.
-void prepare_outputs(const TrainOptions& options, const World& world) {
+void prepare_outputs(const TrainOptions& options, const ProcessGroup& world) {
   if (world.rank() != 0) return;
   if (!options.log.trace.empty()) const AtomicFile writable(options.log.trace);
   if (options.out_dir.empty()) return;
@@ -31,7 +31,7 @@ void prepare_outputs(const TrainOptions& options, const World& world) {
 // Gives the lock of the run's folder to rank 0, which may be a different
 // process than in the previous attempt. Collective.
 void hand_over(std::optional<RunLock>& lock, const TrainOptions& options,
-               const World& world) {
+               const ProcessGroup& world) {
   if (options.out_dir.empty()) return;
   const bool is_first = world.rank() == 0;
   if (!is_first) lock.reset();
@@ -58,7 +58,7 @@ std::optional<CommError> run_once(Task& task, const TrainOptions& options,
 // Goes back to a saved state, since the current state can't be trusted. The
 // agent's memory and the disk have only states that were compared. If neither
 // has one, the run starts again from the beginning.
-void go_back(TrainOptions& options, const World& world,
+void go_back(TrainOptions& options, const ProcessGroup& world,
              const StateDiverged& why) {
   if (world.rank() != 0) return;
   log_warning("train", fmt::format("{}; the run goes back to the last state "
@@ -95,7 +95,7 @@ RunReport run_training(Task& task, const TrainOptions& options,
     }
     if (!lost) return history.recordings.report;
     // Frees the memory that was shared with the other ranks.
-    around.world = World();
+    around.world = ProcessGroup();
     if (!context.rejoin(around, now, lockstep::text_of(*lost))) {
       throw CommError(*lost);
     }

@@ -51,13 +51,14 @@ constexpr int kMostTimes = 2;
 }  // namespace
 
 int64_t steps_between_comparisons(const TrainOptions& options,
-                                  const World& world) {
+                                  const ProcessGroup& world) {
   const bool has_copies = world.size() > 1 && !world.can_share_memory() &&
                           !options.communication.is_local();
   return has_copies ? options.verify.every : 0;
 }
 
-StateGuard::StateGuard(const World& world, int64_t every, GuardHistory& history)
+StateGuard::StateGuard(const ProcessGroup& world, int64_t every,
+                       GuardHistory& history)
     : world_(world), every_(every), history_(history) {
   history_.times_wrong.resize(static_cast<size_t>(world.size()));
 }

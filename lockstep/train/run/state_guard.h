@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::train {
@@ -43,7 +43,7 @@ struct GuardHistory {
 /// state. Returns 0 if there is nothing to compare, because the ranks share one
 /// copy in memory.
 int64_t steps_between_comparisons(const TrainOptions& options,
-                                  const World& world);
+                                  const ProcessGroup& world);
 
 /// Finds a rank whose memory or processor silently changed a bit: at regular
 /// steps the ranks compare a digest of the state that they should have in
@@ -56,7 +56,7 @@ int64_t steps_between_comparisons(const TrainOptions& options,
 class StateGuard {
  public:
   /// `every`: number of steps between comparisons; 0: never.
-  StateGuard(const World& world, int64_t every, GuardHistory& history);
+  StateGuard(const ProcessGroup& world, int64_t every, GuardHistory& history);
 
   bool is_on() const { return every_ > 0; }
   bool is_due(int64_t step) const { return is_on() && step % every_ == 0; }
@@ -75,7 +75,7 @@ class StateGuard {
   void note_wrong(const std::vector<int>& ranks, int64_t step);
   void name_who_was_wrong(const Divergence& earlier, const std::string& digest);
 
-  World world_;
+  ProcessGroup world_;
   int64_t every_;
   GuardHistory& history_;
 };

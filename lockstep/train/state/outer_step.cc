@@ -10,7 +10,7 @@ namespace lockstep::train {
 
 using torch::Tensor;
 
-OuterStep::OuterStep(const World& world, const ModuleHandle& module,
+OuterStep::OuterStep(const ProcessGroup& world, const ModuleHandle& module,
                      const CommunicationOptions& options)
     : world_(world),
       buffers_(module.buffers),

@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/train/communication.h"
 #include "lockstep/train/stateful.h"
@@ -20,7 +20,7 @@ namespace lockstep::train {
 ///
 /// 1. change = (anchor - parameters) / ranks, on each rank;
 /// 2. the changes are summed over the ranks, along the tree of
-///    World::all_reduce(): the same bits on every rank;
+///    ProcessGroup::all_reduce(): the same bits on every rank;
 /// 3. the outer optimizer uses that mean as a gradient at the anchor. kAverage:
 ///    anchor -= lr * change. kNesterov: momentum = outer_momentum * momentum +
 ///    change; anchor -= lr * (change + outer_momentum * momentum), as
@@ -30,7 +30,7 @@ namespace lockstep::train {
 class OuterStep : public Stateful {
  public:
   /// The parameters must be the same on all ranks now.
-  OuterStep(const World& world, const ModuleHandle& module,
+  OuterStep(const ProcessGroup& world, const ModuleHandle& module,
             const CommunicationOptions& options);
 
   /// Collective.
@@ -47,7 +47,7 @@ class OuterStep : public Stateful {
   /// Returns the type in which changes are sent.
   torch::ScalarType type_of(const torch::Tensor& parameter) const;
 
-  World world_;
+  ProcessGroup world_;
   ModuleHandle::Named buffers_;
   CommunicationOptions options_;
   double lr_;

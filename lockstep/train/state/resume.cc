@@ -100,7 +100,7 @@ void check_kind(const Task& task, const Resume& resume) {
 }
 
 // Returns the newest snapshot of any node. All ranks that have it read it.
-std::optional<Resume> find_snapshot(const World& world,
+std::optional<Resume> find_snapshot(const ProcessGroup& world,
                                     const std::string& identity) {
   const auto own = Snapshot::newest(identity);
   // Step, newline and manifest; "" without a snapshot.
@@ -135,8 +135,8 @@ std::string text_of(const CheckpointReader* found) {
   return found->path() + "\n" + read_manifest_text(found->path());
 }
 
-bool has_later_checkpoint(const TrainOptions& options, const World& world,
-                          int64_t step) {
+bool has_later_checkpoint(const TrainOptions& options,
+                          const ProcessGroup& world, int64_t step) {
   bool is_later = false;
   if (world.rank() == 0 && options.checkpoint.resume == "auto") {
     const auto found = list_checkpoints(options.out_dir);
@@ -148,7 +148,7 @@ bool has_later_checkpoint(const TrainOptions& options, const World& world,
 }  // namespace
 
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
-                                  const World& world,
+                                  const ProcessGroup& world,
                                   const std::string& identity) {
   auto snapshot = find_snapshot(world, identity);
   if (snapshot && !has_later_checkpoint(options, world, snapshot->info.step)) {
@@ -174,7 +174,7 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
   return resume;
 }
 
-Settings saved_settings(const TrainOptions& options, const World& world,
+Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
                         const std::optional<Resume>& resume) {
   if (!resume) return {};
   Settings settings = resume->info.run->settings;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"
@@ -34,13 +34,13 @@ struct Resume {
 /// checkpoints in out_dir belong to another run: they would later be taken for
 /// this run's own.
 std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
-                                  const World& world,
+                                  const ProcessGroup& world,
                                   const std::string& identity);
 
 /// Returns the settings that a resumed run takes over where its options leave
 /// them open. If nodes have joined, there may be more ranks than the snapshot
 /// has shards. The number of shards is then left out, and rank 0 warns.
-Settings saved_settings(const TrainOptions& options, const World& world,
+Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
                         const std::optional<Resume>& resume);
 
 /// Throws CheckpointError unless the position of `resume` is possible with

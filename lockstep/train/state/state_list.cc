@@ -45,7 +45,8 @@ OptimizerState entries_of(const OptimizerState& state,
 }
 
 // Returns the states of all ranks, each with its prefix. Collective.
-OptimizerState of_all_ranks(const World& world, const OptimizerState& own) {
+OptimizerState of_all_ranks(const ProcessGroup& world,
+                            const OptimizerState& own) {
   OptimizerState all;
   for (const auto& [name, tensor] : own) {
     const auto of_ranks = world.all_gather(tensor.contiguous()).result();

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/stateful.h"
 
@@ -33,7 +33,7 @@ class StateList {
   /// Followed by the position of the callback: "callback.0.".
   static constexpr const char* kCallback = "callback.";
 
-  explicit StateList(const World& world) : world_(world) {}
+  explicit StateList(const ProcessGroup& world) : world_(world) {}
 
   /// `part` must outlive this object.
   void add(std::string prefix, Stateful& part, StateOf of = StateOf::kRun);
@@ -60,7 +60,7 @@ class StateList {
   void load_part(const Part& part, const OptimizerState& entries,
                  int64_t ranks) const;
 
-  World world_;
+  ProcessGroup world_;
   std::vector<Part> parts_;
 };
 

@@ -34,11 +34,11 @@ torch::Tensor scalar(double value) {
 
 }  // namespace
 
-Agreement::Agreement(const World& world, int64_t shards, bool is_local,
+Agreement::Agreement(const ProcessGroup& world, int64_t shards, bool is_local,
                      LossReduction reduction)
     : world_(world),
       reduction_(reduction),
-      metrics_(is_local ? World() : world, shards) {
+      metrics_(is_local ? ProcessGroup() : world, shards) {
   if (is_local) of_ranks_.emplace(world, world.size());
 }
 

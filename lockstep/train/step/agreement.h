@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/step/shard_metrics.h"
@@ -47,7 +47,7 @@ class Agreement {
  public:
   /// `is_local`: each rank makes its own steps, and `shards` counts the shards
   /// of one rank. `reduction` is the reduction of the losses.
-  Agreement(const World& world, int64_t shards, bool is_local,
+  Agreement(const ProcessGroup& world, int64_t shards, bool is_local,
             LossReduction reduction);
 
   /// Returns the metrics of the shards of the next step. May be called from any
@@ -64,7 +64,7 @@ class Agreement {
                             int stop_signal, bool is_common);
 
  private:
-  World world_;
+  ProcessGroup world_;
   LossReduction reduction_;
   ShardMetrics metrics_;
   std::optional<ShardMetrics> of_ranks_;  // sums of local steps, by rank

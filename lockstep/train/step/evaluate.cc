@@ -39,7 +39,8 @@ std::vector<Metric> metrics_with_loss(const LossAndMetrics& values,
 }  // namespace
 
 TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
-                    const std::function<bool()>& stop, const World& world) {
+                    const std::function<bool()>& stop,
+                    const ProcessGroup& world) {
   const EvalScope scope(engine.group().original());
   const int64_t shards = engine.group().shards();
   // A local engine knows only this rank's shards.

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/run_report.h"
@@ -23,6 +23,6 @@ namespace lockstep::train {
 /// up to 0.
 TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop = {},
-                    const World& world = {});
+                    const ProcessGroup& world = {});
 
 }  // namespace lockstep::train

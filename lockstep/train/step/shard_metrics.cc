@@ -52,7 +52,7 @@ Metrics means_of(const MetricSums& sums) {
   return means;
 }
 
-ShardMetrics::ShardMetrics(World world, int64_t shards)
+ShardMetrics::ShardMetrics(ProcessGroup world, int64_t shards)
     : world_(std::move(world)), shards_(shards) {}
 
 void ShardMetrics::add(int64_t shard, int64_t samples,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/train/metrics.h"
 
 namespace lockstep::train {
@@ -31,7 +31,7 @@ Metrics means_of(const MetricSums& sums);
 class ShardMetrics {
  public:
   /// Collective if `world` has several ranks.
-  ShardMetrics(World world, int64_t shards);
+  ShardMetrics(ProcessGroup world, int64_t shards);
 
   /// Adds the metrics of one of this rank's shards, which has `samples`
   /// samples. Called in the shard's thread.
@@ -49,7 +49,7 @@ class ShardMetrics {
   void agree_on_names();
   size_t place_of(const std::string& name);
 
-  World world_;
+  ProcessGroup world_;
   const int64_t shards_;
   std::mutex mutex_;
   bool is_agreed_ = false;

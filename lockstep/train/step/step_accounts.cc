@@ -61,7 +61,7 @@ RankReport from_json(const nlohmann::json& json) {
 
 }  // namespace
 
-std::vector<RankReport> gather_reports(const World& world,
+std::vector<RankReport> gather_reports(const ProcessGroup& world,
                                        const RankReport& own) {
   std::vector<RankReport> reports;
   for (const auto& text : world.all_gather_text(to_json(own).dump())) {
@@ -78,7 +78,7 @@ std::vector<RankReport> gather_reports(const World& world,
 }
 
 StepAccounts::StepAccounts(Engine& engine, StepStrategy& strategy,
-                           const Plan& plan, const World& world)
+                           const Plan& plan, const ProcessGroup& world)
     : engine_(engine), strategy_(strategy), plan_(plan), world_(world) {
   restart();
 }

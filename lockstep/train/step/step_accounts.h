@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/run_report.h"
@@ -31,7 +31,7 @@ struct RankReport {
 };
 
 /// Returns every rank's report, on every rank.
-std::vector<RankReport> gather_reports(const World& world,
+std::vector<RankReport> gather_reports(const ProcessGroup& world,
                                        const RankReport& own);
 
 /// The accounts of a rank over its steps: samples, time, memory, bytes sent.
@@ -39,7 +39,7 @@ class StepAccounts {
  public:
   /// All arguments must outlive this object.
   StepAccounts(Engine& engine, StepStrategy& strategy, const Plan& plan,
-               const World& world);
+               const ProcessGroup& world);
 
   /// Begins again: what came before was warm-up.
   void restart();
@@ -53,7 +53,7 @@ class StepAccounts {
   Engine& engine_;
   StepStrategy& strategy_;
   const Plan& plan_;
-  const World& world_;
+  const ProcessGroup& world_;
   std::vector<int64_t> samples_;  // by device
   PhaseReport phases_s_;          // sums over the steps
   int64_t steps_ = 0;

@@ -137,7 +137,8 @@ class ShardLines {
 using OnShard = std::function<void(const std::vector<c10::IValue>&)>;
 
 DataParallelOptions parallel_options(const TrainOptions& options,
-                                     const World& world, const Plan& plan) {
+                                     const ProcessGroup& world,
+                                     const Plan& plan) {
   // A rank that steps locally trains as in a world of one rank.
   const bool is_local = trains_locally(options, plan);
   const int64_t ranks = is_local ? plan.ranks : 1;
@@ -145,7 +146,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
   return DataParallelOptions()
       .replication(is_classic(options) ? Replication::kEveryForward
                                        : Replication::kResident)
-      .world(is_local ? World() : world)
+      .world(is_local ? ProcessGroup() : world)
       .shards(plan.shards / ranks)
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
@@ -158,7 +159,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
 }
 
 Engine::Module make_module(Task& task, const TrainOptions& options,
-                           const World& world, const Plan& plan,
+                           const ProcessGroup& world, const Plan& plan,
                            const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
@@ -203,7 +204,7 @@ std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
 
 std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const TrainOptions& options,
-                                    const World& world, const Plan& plan,
+                                    const ProcessGroup& world, const Plan& plan,
                                     const std::optional<PowerSGD>& power_sgd) {
   auto engine = std::make_unique<Engine>(
       module, plan.devices, parallel_options(options, world, plan));
@@ -241,7 +242,7 @@ c10::DeviceType device_type(const Plan& plan) {
 }
 
 StepParts make_step_parts(Task& task, const TrainOptions& options,
-                          const World& world, const Plan& plan,
+                          const ProcessGroup& world, const Plan& plan,
                           const Resume* resumed) {
   Engine::Module module = make_module(task, options, world, plan, resumed);
   StepParts parts{.module = module, .model = module.read()};

@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
@@ -42,7 +42,7 @@ NamedTensors state_of(const ModuleHandle& handle);
 /// Makes the task's model, with the weights of options.init_from or `resumed`,
 /// and what computes its steps. Collective if it is resumed.
 StepParts make_step_parts(Task& task, const TrainOptions& options,
-                          const World& world, const Plan& plan,
+                          const ProcessGroup& world, const Plan& plan,
                           const Resume* resumed);
 
 }  // namespace lockstep::train

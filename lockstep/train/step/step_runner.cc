@@ -81,7 +81,7 @@ void set_mode(const ModuleHandle& model, bool trains) {
 }  // namespace
 
 StepRunner::StepRunner(Task& task, const TrainOptions& options,
-                       const World& world, const Plan& plan,
+                       const ProcessGroup& world, const Plan& plan,
                        const Resume* resumed)
     : task_(task),
       options_(options),

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
@@ -31,7 +31,7 @@ class StepRunner {
  public:
   /// Makes the model from options.seed and loads options.init_from or
   /// `resumed`. All ranks use the model of rank 0.
-  StepRunner(Task& task, const TrainOptions& options, const World& world,
+  StepRunner(Task& task, const TrainOptions& options, const ProcessGroup& world,
              const Plan& plan, const Resume* resumed = nullptr);
   ~StepRunner();
 
@@ -99,7 +99,7 @@ class StepRunner {
 
   Task& task_;
   TrainOptions options_;
-  World world_;
+  ProcessGroup world_;
   Plan plan_;
   StepParts parts_;
   std::vector<std::shared_ptr<Callback>> callbacks_;

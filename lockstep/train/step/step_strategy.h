@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/options.h"
@@ -21,7 +21,7 @@ namespace lockstep::train {
 struct StepContext {
   Task& task;
   const TrainOptions& options;
-  const World& world;
+  const ProcessGroup& world;
   const Plan& plan;
   const StepParts& parts;
 };

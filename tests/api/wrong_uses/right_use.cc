@@ -16,7 +16,7 @@ void own(torch::Tensor memory) {
   const lockstep::OwnedGradient moved = std::move(gradient);
 }
 
-void train(const torch::Tensor& x, const lockstep::World& world) {
+void train(const torch::Tensor& x, const lockstep::ProcessGroup& world) {
   const torch::nn::Linear net(2, 2);
   const auto loss = [](const torch::Tensor& output,
                        const torch::Tensor& target) {

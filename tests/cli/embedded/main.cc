@@ -51,7 +51,7 @@ lockstep::LossAndMetrics loss_of(const Tensor& output, const Tensor& target) {
 }
 
 void train_by_hand() {
-  const lockstep::World world = lockstep::init();
+  const lockstep::ProcessGroup world = lockstep::init();
   torch::manual_seed(1);
   auto net = std::make_shared<Net>();
   lockstep::DistributedDataParallel<Net> model(net, world);

@@ -44,7 +44,7 @@ pid_t pid_of_rank(const std::string& out, int rank) {
 
 TEST(Ddp, GivesTheBitsOfOneDevice) {
   const std::string single = single_digest();
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     Words words = ddp_words(kSixSteps);
     words.insert(words.end(), {"--devices", "cpu:2", "--backend", backend});
     const auto ended = run_lockstep(words);
@@ -155,7 +155,7 @@ TEST(Ddp, GivesTheBitsOfOneHostOnTwo) {
 }
 
 TEST(DdpFaults, AKilledRankEndsTheRun) {
-  for (const char* backend : {"shm", "gloo"}) {
+  for (const char* backend : {"shm", "tcp"}) {
     Program program(endless({"--backend", backend}));
     ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
     const pid_t victim = pid_of_rank(program.out(), 1);

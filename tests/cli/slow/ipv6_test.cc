@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "run --nproc-per-node 2 -- '" + kProgram + "' " + kTrain +
                         "--backend shm",
                     "run --nproc-per-node 2 -- '" + kProgram + "' " + kTrain +
-                        "--backend gloo",
+                        "--backend tcp",
                     "run --standalone --nproc-per-node 2 -- '" + kProgram +
                         "' " + kTrain,
                     "run --rdzv-backend c10d --nproc-per-node 2 -- '" +

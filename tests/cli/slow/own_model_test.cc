@@ -48,7 +48,7 @@ TEST(OwnModel, HasOneDigestInEveryStrategy) {
   for (const Words& words :
        {Words{"--strategy", "dp", "--devices", "cpu:2"},
         Words{"--strategy", "ddp", "--devices", "cpu:2"},
-        Words{"--strategy", "ddp", "--devices", "cpu:2", "--backend", "gloo"},
+        Words{"--strategy", "ddp", "--devices", "cpu:2", "--backend", "tcp"},
         Words{"--devices", "cpu:1", "--accumulate", "2", "--drop-last"}}) {
     const bool drops = words.back() == "--drop-last";
     const std::string expected =

@@ -76,7 +76,7 @@ TEST_P(Recovery, OnlyTheKilledRankStartsAgain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Recovery, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Recovery, testing::Values("shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
 TEST(RecoveryOf, ManyKillsLeavesNoTraceInTheBits) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kElements = 1 << 24;
 
-void die_while_receiving(const World& world) {
+void die_while_receiving(const ProcessGroup& world) {
   torch::Tensor received = torch::zeros({kElements});
   std::thread receiver([&] { world.broadcast(received, 0); });
   const std::atomic_ref<float> first(*received.data_ptr<float>());
@@ -23,7 +23,7 @@ void die_while_receiving(const World& world) {
   ::raise(SIGKILL);
 }
 
-const RankTasks lost_peer("lost_peer", [](const World& world) {
+const RankTasks lost_peer("lost_peer", [](const ProcessGroup& world) {
   world.barrier();
   if (world.rank() == 1) die_while_receiving(world);
   torch::Tensor sent = torch::ones({kElements});
@@ -39,37 +39,39 @@ const RankTasks lost_peer("lost_peer", [](const World& world) {
   require(failures == 3, "a call with a lost peer did not fail");
 });
 
-const RankTasks lost_peer_works("lost_peer_works", [](const World& world) {
-  world.barrier();
-  if (world.rank() == 1) {
-    world.barrier();
-    ::raise(SIGKILL);
-  }
-  std::vector<Work> works{world.barrier(/*async_op=*/true)};
-  for (int i = 0; i < 20; ++i) {
-    works.push_back(world.all_reduce(torch::ones({1000}), ReduceOp::SUM,
-                                     /*async_op=*/true));
-  }
-  works.push_back(world.coalesce(
-      [](CoalescedCalls& group) {
-        for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
-      },
-      /*async_op=*/true));
-  works[0].wait();
-  for (size_t i = 1; i < works.size(); ++i) {
-    bool has_failed = false;
-    try {
-      works[i].wait();
-    } catch (const CommError& error) {
-      has_failed = error.code() == ErrorCode::kCollectiveFailed;
-    }
-    require(has_failed && works[i].is_completed(), "each Work has the error");
-  }
-});
+const RankTasks lost_peer_works(
+    "lost_peer_works", [](const ProcessGroup& world) {
+      world.barrier();
+      if (world.rank() == 1) {
+        world.barrier();
+        ::raise(SIGKILL);
+      }
+      std::vector<Work> works{world.barrier(/*async_op=*/true)};
+      for (int i = 0; i < 20; ++i) {
+        works.push_back(world.all_reduce(torch::ones({1000}), ReduceOp::SUM,
+                                         /*async_op=*/true));
+      }
+      works.push_back(world.coalesce(
+          [](CoalescedCalls& group) {
+            for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
+          },
+          /*async_op=*/true));
+      works[0].wait();
+      for (size_t i = 1; i < works.size(); ++i) {
+        bool has_failed = false;
+        try {
+          works[i].wait();
+        } catch (const CommError& error) {
+          has_failed = error.code() == ErrorCode::kCollectiveFailed;
+        }
+        require(has_failed && works[i].is_completed(),
+                "each Work has the error");
+      }
+    });
 
 TEST(LostPeer, EndsEveryWorkThatIsQueued) {
   for (const char* backend : {"shm", "tcp"}) {
-    WorldOptions options;
+    ProcessGroupOptions options;
     options.backend = backend;
     options.timeout = std::chrono::seconds(30);
     const auto ends = run_processes("lost_peer_works", 2, options);
@@ -79,7 +81,7 @@ TEST(LostPeer, EndsEveryWorkThatIsQueued) {
 }
 
 TEST(LostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.backend = "tcp";
   options.timeout = std::chrono::seconds(3);
   const auto ends = run_processes("lost_peer", 2, options);

@@ -21,7 +21,7 @@ class Processes : public testing::TestWithParam<Parameters> {};
 
 TEST_P(Processes, Conform) {
   const auto& [backend, task, ranks] = GetParam();
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = std::chrono::seconds(200);
   for (const auto& end : run_processes(task, ranks, options)) {
@@ -29,7 +29,7 @@ TEST_P(Processes, Conform) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(World, Processes,
+INSTANTIATE_TEST_SUITE_P(ProcessGroup, Processes,
                          testing::Combine(testing::Values("shm", "tcp"),
                                           testing::Values("conformance"),
                                           testing::Values(2, 5)),

@@ -42,7 +42,7 @@ std::shared_ptr<NetImpl> make_net() {
 class AllGatherWithGrad : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, AllGatherWithGrad,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
@@ -59,7 +59,7 @@ TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
       EXPECT_EQ(
           on_ranks(
               ranks,
-              [&](const World& world) {
+              [&](const ProcessGroup& world) {
                 const auto net = make_net();
                 const DistributedDataParallel<NetImpl> model(
                     net, world,
@@ -84,7 +84,7 @@ TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
 TEST_P(AllGatherWithGrad, ConcatenatesInTheOrderOfTheRanksAndSumsGradients) {
   EXPECT_EQ(
       on_ranks(3,
-               [](const World& world) {
+               [](const ProcessGroup& world) {
                  const int rank = world.rank();
                  // With gaps, as a transposed tensor has.
                  const Tensor own = torch::full({2, 4}, 10. + rank)
@@ -108,7 +108,7 @@ TEST_P(AllGatherWithGrad, ConcatenatesInTheOrderOfTheRanksAndSumsGradients) {
 TEST_P(AllGatherWithGrad, TakesTensorsWithoutGradAndWithoutSamples) {
   EXPECT_EQ(
       on_ranks(2,
-               [](const World& world) {
+               [](const ProcessGroup& world) {
                  const Tensor labels = torch::tensor({world.rank()});
                  const Tensor all = all_gather_with_grad(world, labels);
                  TORCH_CHECK(!all.requires_grad());
@@ -145,7 +145,7 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
   for (const Case& one : cases) {
     std::atomic<int> refusals = 0;
     EXPECT_EQ(on_ranks(3,
-                       [&](const World& world) {
+                       [&](const ProcessGroup& world) {
                          try {
                            all_gather_with_grad(world, world.rank() == 0
                                                            ? one.on_rank_0
@@ -167,7 +167,7 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
 }
 
 TEST_P(AllGatherWithGrad, RefusesADerivativeOfItsBackward) {
-  const std::string failure = on_ranks(2, [](const World& world) {
+  const std::string failure = on_ranks(2, [](const ProcessGroup& world) {
     const Tensor own = torch::ones({2, 2}).requires_grad_();
     const Tensor all = all_gather_with_grad(world, own);
     torch::autograd::grad({all.pow(2).sum()}, {own}, {},
@@ -178,9 +178,10 @@ TEST_P(AllGatherWithGrad, RefusesADerivativeOfItsBackward) {
 
 TEST(AllGatherWithGradOfOne, IsTheTensorItself) {
   const Tensor own = torch::ones({2, 2}).requires_grad_();
-  EXPECT_TRUE(all_gather_with_grad(World(), own).is_same(own));
-  EXPECT_THROW(all_gather_with_grad(World(), torch::ones({})), InvalidArgument);
-  EXPECT_THROW(all_gather_with_grad(World(), Tensor()), InvalidArgument);
+  EXPECT_TRUE(all_gather_with_grad(ProcessGroup(), own).is_same(own));
+  EXPECT_THROW(all_gather_with_grad(ProcessGroup(), torch::ones({})),
+               InvalidArgument);
+  EXPECT_THROW(all_gather_with_grad(ProcessGroup(), Tensor()), InvalidArgument);
 }
 
 }  // namespace

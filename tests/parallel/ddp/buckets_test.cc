@@ -38,12 +38,13 @@ TEST(GradientBuckets, GivesEachGradientTheLayoutOfItsParameter) {
   const std::vector<torch::Tensor> tensors{
       torch::zeros({3, 5}),
       torch::zeros({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast)};
-  GradientBuckets buckets(World(), tensors, 1 << 20);
+  GradientBuckets buckets(ProcessGroup(), tensors, 1 << 20);
   EXPECT_EQ(buckets.assignment(), (Assignment{{1, 0}}));
   EXPECT_EQ(buckets.view(1).strides(), tensors[1].strides());
   EXPECT_EQ(buckets.view(0).sizes(), tensors[0].sizes());
   GradBucket seen;
-  buckets.set_hook([&](const World&, GradBucket& bucket) { seen = bucket; });
+  buckets.set_hook(
+      [&](const ProcessGroup&, GradBucket& bucket) { seen = bucket; });
   buckets.begin(0.5);
   buckets.view(1).fill_(1);
   buckets.mark_ready(1);
@@ -59,12 +60,13 @@ TEST(GradientBuckets, GivesEachGradientTheLayoutOfItsParameter) {
 
 TEST(GradientBuckets, SendsBucketsInOrderWhateverIsReadyFirst) {
   const std::vector<torch::Tensor> tensors(4, torch::zeros({300000}));
-  GradientBuckets buckets(World(), tensors, 1 << 20);
+  GradientBuckets buckets(ProcessGroup(), tensors, 1 << 20);
   const Assignment last_to_first{{3}, {2}, {1}, {0}};
   EXPECT_EQ(buckets.assignment(), last_to_first);
   std::vector<int64_t> sent;
-  buckets.set_hook(
-      [&](const World&, GradBucket& bucket) { sent.push_back(bucket.index); });
+  buckets.set_hook([&](const ProcessGroup&, GradBucket& bucket) {
+    sent.push_back(bucket.index);
+  });
   buckets.begin(1);
   for (const size_t p : {0, 2, 1}) buckets.mark_ready(p);
   EXPECT_TRUE(sent.empty());
@@ -78,7 +80,7 @@ TEST(GradientBuckets, SendsBucketsInOrderWhateverIsReadyFirst) {
 
 // Each rank is a slice, and its gradients are made in the rank's own memory.
 TEST(GradientBuckets, SumWeightedGradientsWhereTheyLie) {
-  const auto task = [](World world) {
+  const auto task = [](ProcessGroup world) {
     const int rank = world.rank();
     const MemoryScope scope({DeviceKind::kCpu, rank, 2});
     const std::vector<torch::Tensor> parameters{

@@ -25,11 +25,11 @@ using Options = DistributedDataParallelOptions;
 
 class Ddp : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 /// Parameters after `steps` steps of a plain torch optimizer.
-std::vector<Tensor> trained(const World& world, const Options& options,
+std::vector<Tensor> trained(const ProcessGroup& world, const Options& options,
                             int64_t of_rank = 4, int steps = 3) {
   auto net = filled(std::make_shared<NetImpl>());
   auto model = DistributedDataParallel<NetImpl>(net, world, options);
@@ -79,7 +79,7 @@ TEST_P(Ddp, GivesTheBitsOfDataParallelWithAsManyShards) {
   for (const int ranks : {1, 2, 4}) {
     const auto expected = trained_by_data_parallel(ranks);
     EXPECT_EQ(on_ranks(ranks,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          check_same(trained(world, Options()), expected);
                        }),
               "")
@@ -91,7 +91,7 @@ TEST_P(Ddp, GivesTheSameBitsHoweverGradientsAreBucketed) {
   const auto expected = trained_by_data_parallel(2);
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  check_same(trained(world, Options().bucket_cap_mb(0.00001)),
                             expected);
                  check_same(
@@ -104,7 +104,7 @@ TEST_P(Ddp, GivesTheSameBitsHoweverGradientsAreBucketed) {
 TEST_P(Ddp, AveragesOverThreeRanksWithinRounding) {
   const auto expected = trained_by_data_parallel(3);
   EXPECT_EQ(on_ranks(3,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        // A third of the sum against a sum of thirds.
                        check_same(trained(world, Options()), expected, 1e-6);
                      }),
@@ -113,7 +113,7 @@ TEST_P(Ddp, AveragesOverThreeRanksWithinRounding) {
 
 TEST_P(Ddp, TakesRank0sParametersAndBuffers) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        torch::nn::Sequential net(torch::nn::Linear(2, 2),
                                                  torch::nn::BatchNorm1d(2));
                        {
@@ -140,7 +140,7 @@ TEST_P(Ddp, TakesRank0sParametersAndBuffers) {
 TEST_P(Ddp, KeepsGradientsOnTheirRankUnderNoSync) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = filled(std::make_shared<NetImpl>());
                  DistributedDataParallel<NetImpl> model(net, world);
                  const int64_t rank = world.rank();
@@ -163,7 +163,7 @@ TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto net = filled(std::make_shared<NetImpl>());
             DistributedDataParallel<NetImpl> model(net, world);
             for (int step = 0; step < 2; ++step) {
@@ -180,7 +180,7 @@ TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
 TEST_P(Ddp, WeightsRanksByTheirSamples) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = filled(std::make_shared<NetImpl>());
                  DistributedDataParallel<NetImpl> model(
                      net, world, Options().average(GradientAverage::kSamples));
@@ -196,7 +196,7 @@ TEST_P(Ddp, WeightsRanksByTheirSamples) {
 TEST_P(Ddp, WeightsEachBackwardByItsOwnForwards) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = filled(std::make_shared<NetImpl>());
                  DistributedDataParallel<NetImpl> model(
                      net, world, Options().average(GradientAverage::kSamples));
@@ -225,7 +225,7 @@ TEST_P(Ddp, SumsOnRequest) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto net = filled(std::make_shared<NetImpl>());
             DistributedDataParallel<NetImpl> model(
                 net, world, Options().average(GradientAverage::kNone));
@@ -245,7 +245,7 @@ TEST_P(Ddp, SumsOnRequest) {
 
 TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        const int64_t r = world.rank();
@@ -263,12 +263,12 @@ TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
 
 TEST_P(Ddp, ReplacesTheExchangeByAHook) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        int64_t calls = 0;
                        model->register_comm_hook(
-                           [&](const World& ranks, GradBucket& bucket) {
+                           [&](const ProcessGroup& ranks, GradBucket& bucket) {
                              ++calls;
                              TORCH_CHECK(bucket.weight == 0.5);
                              TORCH_CHECK(bucket.gradients.size() == 4);
@@ -287,7 +287,7 @@ TEST_P(Ddp, ReplacesTheExchangeByAHook) {
 }
 
 TEST_P(Ddp, CompressesOnRequest) {
-  const auto train_with = [](const World& world, const CommHook& hook) {
+  const auto train_with = [](const ProcessGroup& world, const CommHook& hook) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     if (hook) model->register_comm_hook(hook);
@@ -302,7 +302,7 @@ TEST_P(Ddp, CompressesOnRequest) {
   };
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  const auto plain = train_with(world, nullptr);
                  check_same(train_with(world, allreduce_hook), plain);
                  // 11 and 8 bits of mantissa, five steps of 0.1.
@@ -321,7 +321,7 @@ TEST_P(Ddp, CompressesOnRequest) {
 // On one host, the ranks share an optimizer's state until there is a hook.
 TEST_P(Ddp, TakesAHookAfterStepsOfAnOptimizerWithState) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const auto train_with = [&](bool has_hook) {
                          auto net = filled(std::make_shared<NetImpl>());
                          DistributedDataParallel<NetImpl> model(net, world);
@@ -348,7 +348,7 @@ TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto net = std::make_shared<testing_nets::NetImpl>();
             filled(std::shared_ptr<torch::nn::Module>(net));
             net->drop->eval();
@@ -371,7 +371,7 @@ TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
 
 TEST_P(Ddp, WrapsTorchScript) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        torch::jit::Module module("net");
                        module.register_parameter(
                            "weight", torch::ones({4, 1}).requires_grad_(),
@@ -392,7 +392,7 @@ TEST_P(Ddp, WrapsTorchScript) {
 
 TEST(DdpOfOneRank, IsTheModuleItself) {
   auto net = filled(std::make_shared<NetImpl>());
-  DistributedDataParallel<NetImpl> model(net, World());
+  DistributedDataParallel<NetImpl> model(net, ProcessGroup());
   loss_of(model(inputs(0, 4)), targets(0, 4)).backward();
   check_same(gradients_of(*net), plain_gradients(0, 4));
 }
@@ -409,7 +409,7 @@ TEST(DdpBuckets, FollowTheOrderOfArrivalOnce) {
   };
   EXPECT_EQ(failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = filled(std::make_shared<SwappedImpl>());
                   DistributedDataParallel<SwappedImpl> model(
                       net, world, Options().bucket_cap_mb(0.00001));
@@ -442,7 +442,7 @@ TEST(DdpLargeGradients, AreSummedWhereTheyLie) {
         .backward();
     return gradients_of(*net);
   };
-  const auto task = [&](World world) {
+  const auto task = [&](ProcessGroup world) {
     // As a slice, so that its gradients are made in its own memory.
     const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
     auto net = filled(std::make_shared<NetImpl>(kHidden));

@@ -59,7 +59,7 @@ std::vector<Tensor> plain_force_gradients(int64_t first, int64_t count) {
 class DdpDerivatives : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, DdpDerivatives,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpDerivatives, ALossOfInputGradientsAloneIsExchanged) {
@@ -70,7 +70,7 @@ TEST_P(DdpDerivatives, ALossOfInputGradientsAloneIsExchanged) {
         Options().gradient_as_bucket_view(false)}) {
     EXPECT_EQ(
         on_ranks(2,
-                 [&](World world) {
+                 [&](ProcessGroup world) {
                    auto net = filled(std::make_shared<EnergyImpl>());
                    Energy model(net, world, options);
                    for (int step = 0; step < 3; ++step) {
@@ -86,7 +86,7 @@ TEST_P(DdpDerivatives, ALossOfInputGradientsAloneIsExchanged) {
 TEST_P(DdpDerivatives, EveryAverageCountsTheForwardBehindThem) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  const bool is_first = world.rank() == 0;
                  const Tensor x = positions(is_first ? 0 : 3, is_first ? 3 : 1);
                  auto net = filled(std::make_shared<EnergyImpl>());
@@ -120,7 +120,7 @@ TEST_P(DdpDerivatives, SecondDerivativesOfTheInputAreExchangedToo) {
   auto plain = filled(std::make_shared<EnergyImpl>());
   laplacian(plain, positions(0, 2)).backward();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        auto net = filled(std::make_shared<EnergyImpl>());
                        Energy model(net, world);
                        laplacian(model, positions(world.rank(), 1)).backward();
@@ -142,7 +142,7 @@ TEST_P(DdpDerivatives, LossesOfThemAndOfTheOutputMayHaveABackwardEach) {
   auto plain = filled(std::make_shared<EnergyImpl>());
   step(plain, positions(0, 2));
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        auto net = filled(std::make_shared<EnergyImpl>());
                        Energy model(net, world);
                        step(model, positions(world.rank(), 1));
@@ -153,7 +153,7 @@ TEST_P(DdpDerivatives, LossesOfThemAndOfTheOutputMayHaveABackwardEach) {
 }
 
 TEST_P(DdpDerivatives, AParameterThatTheyLeaveOutIsNamed) {
-  const auto step = [](const World& world, const Options& options) {
+  const auto step = [](const ProcessGroup& world, const Options& options) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world, options);
     // The last bias moves no force.
@@ -165,20 +165,24 @@ TEST_P(DdpDerivatives, AParameterThatTheyLeaveOutIsNamed) {
     (all.pow(2).sum() / 2 + plain->first->bias.sum()).backward();
     check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
   };
-  const std::string failure = on_ranks(2, [&](World w) { step(w, Options()); });
+  const std::string failure =
+      on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "[unused-parameters]");
   EXPECT_PRED2(contains, failure, "'second.bias'");
+  EXPECT_EQ(on_ranks(2,
+                     [&](ProcessGroup w) {
+                       step(w, Options().find_unused_parameters(true));
+                     }),
+            "");
   EXPECT_EQ(
-      on_ranks(
-          2, [&](World w) { step(w, Options().find_unused_parameters(true)); }),
+      on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
       "");
-  EXPECT_EQ(
-      on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
 }
 
 TEST_P(DdpDerivatives, StayOnTheirRankUnderNoSync) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<EnergyImpl>());
                        Energy model(net, world);
                        const int64_t r = world.rank();
@@ -199,7 +203,7 @@ TEST_P(DdpDerivatives, StayOnTheirRankUnderNoSync) {
 
 TEST_P(DdpDerivatives, TakingThemExchangesNothing) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<EnergyImpl>());
                        Energy model(net, world);
                        // On one rank only: it would hang if it were collective.
@@ -224,7 +228,7 @@ TEST_P(DdpDerivatives, TakingThemExchangesNothing) {
 }
 
 TEST_P(DdpDerivatives, ALossOfWhatTheModelKeepsInsideIsExchanged) {
-  const auto step = [](const World& world, const Options& options) {
+  const auto step = [](const ProcessGroup& world, const Options& options) {
     auto net = filled(std::make_shared<EnergyImpl>());
     Energy model(net, world, options);
     model->forward(inputs(world.rank(), 1));
@@ -235,17 +239,19 @@ TEST_P(DdpDerivatives, ALossOfWhatTheModelKeepsInsideIsExchanged) {
     plain->hidden.pow(2).mean().backward();
     check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
   };
-  EXPECT_EQ(
-      on_ranks(
-          2, [&](World w) { step(w, Options().find_unused_parameters(true)); }),
-      "");
-  const std::string failure = on_ranks(2, [&](World w) { step(w, Options()); });
+  EXPECT_EQ(on_ranks(2,
+                     [&](ProcessGroup w) {
+                       step(w, Options().find_unused_parameters(true));
+                     }),
+            "");
+  const std::string failure =
+      on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "'scale'");
 }
 
 TEST_P(DdpDerivatives, ALossOfParametersAloneStaysOnItsRank) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<EnergyImpl>());
                        Energy model(net, world);
                        const Tensor y = model->forward(inputs(world.rank(), 1));
@@ -268,7 +274,7 @@ TEST(DdpOutputs, OfOneNumberCountTheirSamples) {
   };
   EXPECT_EQ(failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   auto net = filled(std::make_shared<LossImpl>());
                   DistributedDataParallel<LossImpl> model(
                       net, world, Options().average(GradientAverage::kSamples));

@@ -8,7 +8,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -45,20 +45,20 @@ torch::optim::SGD sgd_of(const NetImpl& net) {
 struct Part {
   Tensor x, y;
 };
-Part part_of(const World& world, int64_t step) {
+Part part_of(const ProcessGroup& world, int64_t step) {
   const int64_t samples = kBatch / world.size();
   const int64_t first = step * kBatch + world.rank() * samples;
   return {inputs(first, samples), targets(first, samples)};
 }
 
-DataParallelOptions over(const World& world) {
+DataParallelOptions over(const ProcessGroup& world) {
   return DataParallelOptions().world(world).intra_op_threads(1);
 }
 
 /// kSteps steps of the engine.
 template <class Model>
 void train(Model& model, torch::optim::Optimizer& optimizer,
-           const World& world) {
+           const ProcessGroup& world) {
   for (int64_t step = 0; step < kSteps; ++step) {
     const Part part = part_of(world, step);
     const StepResult result =
@@ -73,7 +73,7 @@ std::vector<Tensor> expected_parameters() {
   DataParallel model(net, slices(1),
                      DataParallelOptions().shards(4).intra_op_threads(1));
   auto optimizer = sgd_of(*net);
-  train(model, optimizer, World());
+  train(model, optimizer, ProcessGroup());
   return copies(net->parameters());
 }
 
@@ -95,7 +95,7 @@ TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
     EXPECT_EQ(
         on_ranks(
             ranks,
-            [&](World world) {
+            [&](ProcessGroup world) {
               const auto net = new_net();
               DistributedDataParallel model(
                   net, world,
@@ -114,7 +114,7 @@ TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
 TEST_P(Faces, StepsOfBothKindsTakeTurns) {
   const auto expected = expected_parameters();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = new_net();
                        DistributedDataParallel model(net, world);
                        auto optimizer = sgd_of(*net);
@@ -142,7 +142,7 @@ TEST_P(Faces, DataParallelSumsABackwardOfTheUsersOverRanks) {
   loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
   const auto expected = gradients_of(*net);
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto own = new_net();
                        DataParallel model(own, slices(2), over(world));
                        for (int twice = 0; twice < 2; ++twice) {
@@ -167,7 +167,7 @@ TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
   plain.step();
   const auto updated = copies(net->parameters());
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto own = new_net();
                        DistributedDataParallel model(own, world);
                        const Part first = part_of(world, 0);
@@ -197,35 +197,35 @@ TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
 TEST_P(Faces, ACommHookSeesTheGradientsOfAStepAndReplacesTheirSum) {
   const auto expected = expected_parameters();
   for (const int devices : {1, 2}) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
-                         const auto net = new_net();
-                         DataParallel model(net, slices(devices),
-                                            over(world).shards(4));
-                         int64_t buckets = 0;
-                         model->register_comm_hook(
-                             [&](const World& group, GradBucket& bucket) {
-                               ++buckets;
-                               allreduce_hook(group, bucket);
-                             });
-                         auto optimizer = sgd_of(*net);
-                         for (int64_t step = 0; step < kSteps; ++step) {
-                           const Part part = part_of(world, step);
-                           model->train_step(part.x, part.y, loss_of,
-                                             optimizer);
-                         }
-                         TORCH_CHECK(buckets == kSteps, buckets, " buckets");
-                         check_same(copies(net->parameters()), expected,
-                                    devices == 1 ? 0 : 1e-6);
-                       }),
-              "");
+    EXPECT_EQ(
+        on_ranks(2,
+                 [&](ProcessGroup world) {
+                   const auto net = new_net();
+                   DataParallel model(net, slices(devices),
+                                      over(world).shards(4));
+                   int64_t buckets = 0;
+                   model->register_comm_hook(
+                       [&](const ProcessGroup& group, GradBucket& bucket) {
+                         ++buckets;
+                         allreduce_hook(group, bucket);
+                       });
+                   auto optimizer = sgd_of(*net);
+                   for (int64_t step = 0; step < kSteps; ++step) {
+                     const Part part = part_of(world, step);
+                     model->train_step(part.x, part.y, loss_of, optimizer);
+                   }
+                   TORCH_CHECK(buckets == kSteps, buckets, " buckets");
+                   check_same(copies(net->parameters()), expected,
+                              devices == 1 ? 0 : 1e-6);
+                 }),
+        "");
   }
 }
 
 TEST_P(Faces, ACommHookMayRoundTheGradients) {
   const auto expected = expected_parameters();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = new_net();
                        DistributedDataParallel model(net, world);
                        model->register_comm_hook(bf16_compress_hook);
@@ -241,7 +241,7 @@ TEST_P(Faces, ACommHookMayRoundTheGradients) {
 
 TEST_P(Faces, RefuseWhatAStepCannotDo) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        const auto net = new_net();
                        auto optimizer = sgd_of(*net);
                        const Part part = part_of(world, 0);
@@ -274,7 +274,7 @@ TEST_P(Faces, RefuseWhatAStepCannotDo) {
 TEST_P(Faces, ACommHookAfterAStepLeavesNothingShared) {
   const auto expected = expected_parameters();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = new_net();
                        DistributedDataParallel model(net, world);
                        auto optimizer = sgd_of(*net);
@@ -301,7 +301,7 @@ TEST_P(Faces, ACommHookAfterAStepLeavesNothingShared) {
 TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  const auto net = new_net();
                  const torch::NoGradGuard no_grad;
                  net->second->bias.fill_(world.rank());
@@ -323,7 +323,7 @@ TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
 TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",
-                [](World world) {
+                [](ProcessGroup world) {
                   const auto net = new_net();
                   DataParallel model(net, slices(1), over(world));
                   const auto optimizer = optim::sgd(
@@ -341,7 +341,7 @@ TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Faces, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Faces, testing::Values("shm", "tcp"),
                          [](const auto& backend) {
                            return std::string(backend.param);
                          });

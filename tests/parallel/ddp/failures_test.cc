@@ -21,7 +21,7 @@ using Options = DistributedDataParallelOptions;
 
 class DdpFailure : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpFailure, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpFailure, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 struct FailsInBackward : torch::autograd::Function<FailsInBackward> {
@@ -39,7 +39,7 @@ TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
   const Stopwatch watch;
   std::mutex mutex;
   std::vector<std::string> failures(2);
-  on_ranks(2, [&](World world) {
+  on_ranks(2, [&](ProcessGroup world) {
     struct FailingImpl : NetImpl {
       Tensor forward(Tensor x) {
         Tensor hidden = torch::relu(first(x));
@@ -76,20 +76,21 @@ TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
 }
 
 TEST_P(DdpFailure, AnExceptionInAHookIsThatOfTheBackward) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
-    model->register_comm_hook([](const World& ranks, GradBucket& bucket) {
-      if (ranks.rank() == 1) throw std::runtime_error("broken hook");
-      ranks.all_reduce(bucket.buffer);
-    });
+    model->register_comm_hook(
+        [](const ProcessGroup& ranks, GradBucket& bucket) {
+          if (ranks.rank() == 1) throw std::runtime_error("broken hook");
+          ranks.all_reduce(bucket.buffer);
+        });
     loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
   });
   EXPECT_PRED2(contains, failure, "broken hook");
 }
 
 TEST(DdpFailureOverShm, IsToldEvenIfTheRankLivesOn) {
-  const std::string failure = failure_of(2, "shm", [](World world) {
+  const std::string failure = failure_of(2, "shm", [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     if (world.rank() == 0) {
@@ -113,10 +114,10 @@ TEST(DdpFailureOverShm, IsToldEvenIfTheRankLivesOn) {
 }
 
 TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
-    model->register_comm_hook([](const World&, GradBucket& bucket) {
+    model->register_comm_hook([](const ProcessGroup&, GradBucket& bucket) {
       bucket.buffer = bucket.buffer * bucket.weight;
     });
     loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
@@ -125,7 +126,7 @@ TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
 }
 
 TEST_P(DdpFailure, OtherLayoutsAreRefused) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 4, 3));
     if (world.rank() == 1) {
       conv->weight.set_data(
@@ -137,7 +138,7 @@ TEST_P(DdpFailure, OtherLayoutsAreRefused) {
 }
 
 TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     DistributedDataParallel<NetImpl>(
         std::make_shared<NetImpl>(4 + world.rank()), world);
   });
@@ -146,7 +147,7 @@ TEST_P(DdpFailure, OtherModulesAreRefusedByName) {
 }
 
 TEST_P(DdpFailure, SparseGradientsAreRefused) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     struct WordsImpl : torch::nn::Module {
       WordsImpl() {
         words = register_module(
@@ -168,13 +169,14 @@ TEST(DdpArguments, AreChecked) {
     Tensor forward(Tensor x) { return x; }
   };
   EXPECT_THROW(DistributedDataParallel<EmptyImpl>(std::make_shared<EmptyImpl>(),
-                                                  World()),
+                                                  ProcessGroup()),
                InvalidArgument);
-  EXPECT_THROW(
-      DistributedDataParallel<NetImpl>(std::make_shared<NetImpl>(), World(),
-                                       Options().bucket_cap_mb(0)),
-      InvalidArgument);
-  DistributedDataParallel<NetImpl> model(std::make_shared<NetImpl>(), World());
+  EXPECT_THROW(DistributedDataParallel<NetImpl>(std::make_shared<NetImpl>(),
+                                                ProcessGroup(),
+                                                Options().bucket_cap_mb(0)),
+               InvalidArgument);
+  DistributedDataParallel<NetImpl> model(std::make_shared<NetImpl>(),
+                                         ProcessGroup());
   model->register_comm_hook(allreduce_hook);
   EXPECT_THROW(model->register_comm_hook(allreduce_hook), InvalidArgument);
   EXPECT_THROW(PowerSGD(PowerSGDOptions().start_powerSGD_iter(1)),
@@ -195,7 +197,7 @@ TEST(DdpLifetime, GraphsMayOutliveTheModel) {
   Tensor loss;
   {
     auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(net, World());
+    DistributedDataParallel<NetImpl> model(net, ProcessGroup());
     loss = model(inputs(0, 1)).sum();
   }
   loss.backward();

@@ -28,14 +28,14 @@ std::vector<Tensor> three_parameters() {
   return {torch::zeros({4}), torch::zeros({2, 3}), torch::zeros({5})};
 }
 
-GradientSync sync_of(const World& world) {
+GradientSync sync_of(const ProcessGroup& world) {
   return {world, three_parameters(), kNames, 1 << 20};
 }
 
 const std::vector<int64_t> kOneEach{1, 1, 1};
 
 TEST(GradientSync, NamesTheParameterOfACallOutOfTurn) {
-  GradientSync sync = sync_of(World());
+  GradientSync sync = sync_of(ProcessGroup());
   sync.begin(kOneEach, 1);
   try {
     sync.send(1);
@@ -51,7 +51,7 @@ TEST(GradientSync, NamesTheParameterOfACallOutOfTurn) {
 }
 
 TEST(GradientSync, HasTheRestInTheOrderOfTheBuckets) {
-  GradientSync sync = sync_of(World());
+  GradientSync sync = sync_of(ProcessGroup());
   sync.begin(kOneEach, 1);
   EXPECT_EQ(sync.unsent(), (std::vector<size_t>{2, 1, 0}));
   EXPECT_EQ(sync.arrive(1), SyncOutcome::kComplete);
@@ -60,7 +60,7 @@ TEST(GradientSync, HasTheRestInTheOrderOfTheBuckets) {
 }
 
 TEST(GradientSync, FollowsTheOrderOfTheFirstStepOnce) {
-  GradientSync sync = sync_of(World());
+  GradientSync sync = sync_of(ProcessGroup());
   const auto step = [&](const std::vector<size_t>& order) {
     sync.begin(kOneEach, 1);
     for (const size_t p : order) {
@@ -83,8 +83,8 @@ TEST(GradientSync, FollowsTheOrderOfTheFirstStepOnce) {
 
 // Rank 1 fails in the middle of a step, and both make the next one.
 TEST(GradientSync, ARankThatFailsTakesPartInTheSumsOfTheOthers) {
-  for (const char* backend : {"shm", "gloo"}) {
-    const auto task = [](World world) {
+  for (const char* backend : {"shm", "tcp"}) {
+    const auto task = [](ProcessGroup world) {
       GradientSync sync = sync_of(world);
       for (const bool fails : {true, false}) {
         sync.begin(kOneEach, 1);
@@ -135,20 +135,20 @@ struct Backward {
   std::vector<Tensor> leaves;
 };
 
-void on_two_ranks(
-    const std::function<void(const World& world, OverlappedSum& sum)>& task) {
-  const auto of_rank = [&](World world) {
+void on_two_ranks(const std::function<void(const ProcessGroup& world,
+                                           OverlappedSum& sum)>& task) {
+  const auto of_rank = [&](ProcessGroup world) {
     const Partition partition(world, three_parameters());
     OverlappedSum sum(world, three_parameters(), kNames, partition,
                       ZeroStage::kNone, {});
     task(world, sum);
   };
-  EXPECT_EQ(failure_of(2, "gloo", of_rank), "");
+  EXPECT_EQ(failure_of(2, "tcp", of_rank), "");
 }
 
 /// Makes a step in which the gradients of `order` come, each with the value
 /// rank + 1. Returns the phase after the backward.
-SyncPhase step(const World& world, OverlappedSum& sum,
+SyncPhase step(const ProcessGroup& world, OverlappedSum& sum,
                const std::vector<size_t>& order) {
   Backward backward(sum);
   const std::vector<PartialSum> earlier;
@@ -172,7 +172,7 @@ SyncPhase step(const World& world, OverlappedSum& sum,
 }
 
 TEST(OverlappedSum, SendsInTheBackwardFromTheSecondStepOn) {
-  on_two_ranks([](const World& world, OverlappedSum& sum) {
+  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
     TORCH_CHECK(step(world, sum, {2, 1, 0}) == SyncPhase::kOpen);
     TORCH_CHECK(sum.schedule() == SendingSchedule::kAsTheyArrive);
     TORCH_CHECK(step(world, sum, {2, 1, 0}) == SyncPhase::kFinished);
@@ -181,7 +181,7 @@ TEST(OverlappedSum, SendsInTheBackwardFromTheSecondStepOn) {
 }
 
 TEST(OverlappedSum, FindsAGradientThatComesAgainInTheFirstStep) {
-  on_two_ranks([](const World& world, OverlappedSum& sum) {
+  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
     Backward backward(sum);
     const std::vector<PartialSum> earlier;
     sum.begin(earlier);
@@ -202,7 +202,7 @@ TEST(OverlappedSum, FindsAGradientThatComesAgainInTheFirstStep) {
 
 // A gradient that came last is not sent before the next one comes.
 TEST(OverlappedSum, FindsAGradientThatComesAgainAfterItWasSent) {
-  on_two_ranks([](const World& world, OverlappedSum& sum) {
+  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
     step(world, sum, {2, 1, 0});
     Backward backward(sum);
     const std::vector<PartialSum> earlier;

@@ -38,11 +38,11 @@ using Branches = DistributedDataParallel<BranchesImpl>;
 
 class DdpGraph : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpGraph, UnusedParametersAreAnErrorInTheSameBackward) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<BranchesImpl>());
     Branches model(net, world);
     const auto before = copies(model->parameters());
@@ -58,7 +58,7 @@ TEST_P(DdpGraph, UnusedParametersAreAnErrorInTheSameBackward) {
 }
 
 TEST_P(DdpGraph, UnusedParametersOfOneRankEndTheOthersWaits) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<BranchesImpl>());
     Branches model(
         net, world,
@@ -73,7 +73,7 @@ TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto net = filled(std::make_shared<BranchesImpl>());
             Branches model(net, world, Options().find_unused_parameters(true));
             for (int step = 0; step < 3; ++step) {
@@ -94,7 +94,7 @@ TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
 TEST_P(DdpGraph, FindUnusedKeepsWhatNoRankUsed) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  for (const auto average :
                       {GradientAverage::kRanks, GradientAverage::kNone}) {
                    auto net = filled(std::make_shared<BranchesImpl>());
@@ -121,7 +121,7 @@ TEST_P(DdpGraph, AnOutputThatTheLossLeavesOutIsUnused) {
     torch::nn::Linear a{nullptr}, b{nullptr};
   };
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<TwoImpl>());
                        DistributedDataParallel<TwoImpl> model(
                            net, world, Options().find_unused_parameters(true));
@@ -136,7 +136,7 @@ TEST_P(DdpGraph, StaticGraphLearnsWhatIsUnused) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             auto net = filled(std::make_shared<BranchesImpl>());
             Branches model(net, world, Options().static_graph(true));
             for (int step = 0; step < 3; ++step) {
@@ -152,7 +152,7 @@ TEST_P(DdpGraph, StaticGraphLearnsWhatIsUnused) {
 }
 
 TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
-  const std::string fewer = on_ranks(2, [](World world) {
+  const std::string fewer = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<BranchesImpl>());
     Branches model(net, world, Options().static_graph(true));
     model(inputs(0, 1), true, true).sum().backward();
@@ -160,7 +160,7 @@ TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
   });
   EXPECT_PRED2(contains, fewer, "[unused-parameters]");
   EXPECT_PRED2(contains, fewer, "'right.weight', 'right.bias'");
-  const std::string more = on_ranks(2, [](World world) {
+  const std::string more = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<BranchesImpl>());
     Branches model(net, world, Options().static_graph(true));
     model(inputs(0, 1), true, false).sum().backward();
@@ -170,7 +170,7 @@ TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
 }
 
 TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
-  const auto step = [](const World& world, const Options& options) {
+  const auto step = [](const ProcessGroup& world, const Options& options) {
     auto net = filled(std::make_shared<CheckpointedNetImpl>());
     DistributedDataParallel<CheckpointedNetImpl> model(net, world, options);
     for (int i = 0; i < 2; ++i) {
@@ -181,11 +181,15 @@ TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
     }
   };
   EXPECT_EQ(
-      on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
-  const std::string failure = on_ranks(2, [&](World w) { step(w, Options()); });
+      on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
+      "");
+  const std::string failure =
+      on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "[unused-parameters]");
-  const std::string found = on_ranks(
-      2, [&](World w) { step(w, Options().find_unused_parameters(true)); });
+  const std::string found = on_ranks(2, [&](ProcessGroup w) {
+    step(w, Options().find_unused_parameters(true));
+  });
   EXPECT_PRED2(contains, found, "[repeated-gradient]");
 }
 
@@ -200,7 +204,7 @@ struct AllCheckpointedImpl : torch::nn::Module {
 };
 
 TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
-  const auto step = [](const World& world, const Options& options) {
+  const auto step = [](const ProcessGroup& world, const Options& options) {
     auto plain = filled(std::make_shared<AllCheckpointedImpl>());
     plain->forward(inputs(0, 2)).mean().backward();
     auto net = filled(std::make_shared<AllCheckpointedImpl>());
@@ -212,15 +216,18 @@ TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
     }
   };
   EXPECT_EQ(
-      on_ranks(2, [&](World w) { step(w, Options().static_graph(true)); }), "");
-  EXPECT_PRED2(contains, on_ranks(2, [&](World w) { step(w, Options()); }),
+      on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
+      "");
+  EXPECT_PRED2(contains,
+               on_ranks(2, [&](ProcessGroup w) { step(w, Options()); }),
                "[unused-parameters]");
 }
 
 TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = filled(std::make_shared<BranchesImpl>());
                  Branches model(net, world,
                                 Options().find_unused_parameters(true));
@@ -238,7 +245,7 @@ TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
 }
 
 TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     net->to(torch::kDouble);
@@ -248,7 +255,7 @@ TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
 }
 
 TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     Tensor late = net->parameters()[0].requires_grad_(false);
     DistributedDataParallel<NetImpl> model(net, world);
@@ -261,7 +268,7 @@ TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
 
 TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        for (auto& p : net->parameters()) {
@@ -278,7 +285,7 @@ TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
 TEST_P(DdpGraph, TheLossMayUseParametersBesideTheModel) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = filled(std::make_shared<BranchesImpl>());
                  Branches model(net, world);
                  for (int step = 0; step < 2; ++step) {
@@ -302,7 +309,7 @@ TEST_P(DdpGraph, AReusedParameterIsSummedOnce) {
     torch::nn::Linear fc{nullptr};
   };
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<ReusedImpl>());
                        auto plain = filled(std::make_shared<ReusedImpl>());
                        plain->forward(inputs(0, 2)).mean().backward();
@@ -316,7 +323,7 @@ TEST_P(DdpGraph, AReusedParameterIsSummedOnce) {
 
 TEST_P(DdpGraph, GradOfSomethingElseExchangesNothing) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        // On one rank only: it would hang if it were collective.
@@ -340,7 +347,7 @@ TEST_P(DdpGraph, GradientPenaltiesWork) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [](World world) {
+          [](ProcessGroup world) {
             const auto penalty = [](auto& model, const Tensor& x) {
               const auto inner = torch::autograd::grad(
                   {model->forward(x).sum()}, {x}, {},
@@ -358,7 +365,7 @@ TEST_P(DdpGraph, GradientPenaltiesWork) {
 }
 
 TEST_P(DdpGraph, SecondDerivativesAcrossRanksAreRefused) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     model(inputs(0, 1))

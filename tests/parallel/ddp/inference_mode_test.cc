@@ -33,13 +33,13 @@ struct NormedImpl : torch::nn::Module {
 
 class DdpInferenceMode : public testing_ddp::OnBackends {};
 INSTANTIATE_TEST_SUITE_P(Backends, DdpInferenceMode,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);
                          });
 
 TEST_P(DdpInferenceMode, LeavesNothingBehindThatTrainingCannotUse) {
-  const auto trained = [](const World& world, bool evaluates) {
+  const auto trained = [](const ProcessGroup& world, bool evaluates) {
     auto net = filled(std::make_shared<NormedImpl>());
     auto model = DistributedDataParallel<NormedImpl>(net, world);
     torch::optim::SGD sgd(model->parameters(), 0.1);
@@ -59,7 +59,7 @@ TEST_P(DdpInferenceMode, LeavesNothingBehindThatTrainingCannotUse) {
     return net->parameters();
   };
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        check_same(trained(world, true), trained(world, false));
                      }),
             "");

@@ -17,12 +17,13 @@ using Options = DistributedDataParallelOptions;
 
 class Join : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, Join, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, Join, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 /// Rank r makes steps_of[r] steps of one sample each; what one process would
 /// have computed is the expected result.
-void train_unevenly(const World& world, const std::vector<int64_t>& steps_of,
+void train_unevenly(const ProcessGroup& world,
+                    const std::vector<int64_t>& steps_of,
                     const Options& options, const JoinOptions& join) {
   auto net = filled(std::make_shared<NetImpl>());
   DistributedDataParallel<NetImpl> model(net, world, options);
@@ -71,7 +72,7 @@ void train_unevenly(const World& world, const std::vector<int64_t>& steps_of,
 
 TEST_P(Join, RanksWithoutInputsAnswerTheOthers) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        train_unevenly(world, {6, 3}, {}, {});
                        train_unevenly(world, {2, 5}, {}, {});
                        train_unevenly(world, {0, 2}, {}, {});
@@ -82,7 +83,7 @@ TEST_P(Join, RanksWithoutInputsAnswerTheOthers) {
 
 TEST_P(Join, CountsBackwardsAndNotForwards) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        const int64_t steps = world.rank() == 0 ? 1 : 3;
@@ -104,7 +105,7 @@ TEST_P(Join, CountsBackwardsAndNotForwards) {
 
 TEST_P(Join, KeepsWhatWasAveragedWhileAllHadInputs) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        const int64_t r = world.rank();
@@ -126,7 +127,7 @@ TEST_P(Join, KeepsWhatWasAveragedWhileAllHadInputs) {
 TEST_P(Join, DividesByThoseThatHaveInputsOnRequest) {
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
   EXPECT_EQ(on_ranks(3,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        train_unevenly(world, {1, 4, 2}, {}, by_active);
                      }),
             "");
@@ -136,7 +137,7 @@ TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
   EXPECT_EQ(
       on_ranks(
           2,
-          [&](World world) {
+          [&](ProcessGroup world) {
             train_unevenly(world, {1, 4},
                            Options().average(GradientAverage::kSamples), {});
             train_unevenly(world, {4, 1},
@@ -152,7 +153,7 @@ TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
 
 TEST_P(Join, TakesTheBuffersOfARankWithInputs) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = std::make_shared<testing_nets::NetImpl>();
                        net->drop->eval();
                        DistributedDataParallel<testing_nets::NetImpl> model(
@@ -172,7 +173,7 @@ TEST_P(Join, TakesTheBuffersOfARankWithInputs) {
 
 TEST_P(Join, CanEndTheEpochOnAllRanksInstead) {
   EXPECT_EQ(on_ranks(2,
-                     [](World world) {
+                     [](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel<NetImpl> model(net, world);
                        const int64_t steps = world.rank() == 0 ? 2 : 5;
@@ -200,7 +201,7 @@ TEST_P(Join, CanEndTheEpochOnAllRanksInstead) {
 }
 
 TEST_P(Join, AnExceptionInTheStepsEndsTheOthersWaits) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(net, world);
     model->join([&] {

@@ -51,7 +51,7 @@ void step(Model& model, torch::optim::Optimizer& optimizer, int64_t first,
 
 class DdpLoading : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpLoading, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpLoading, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpLoading, TorchLoadIntoTheWrappedModuleIsFollowed) {
@@ -76,7 +76,7 @@ TEST_P(DdpLoading, TorchLoadIntoTheWrappedModuleIsFollowed) {
         Options().static_graph(true),
         Options().average(GradientAverage::kSamples)}) {
     EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          auto net = filled(std::make_shared<NetImpl>());
                          Model model(net, world, options);
                          torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -98,7 +98,7 @@ TEST_P(DdpLoading, TorchLoadIntoTheWrappedModuleIsFollowed) {
 TEST_P(DdpLoading, OnOneRankAloneIsAnErrorInTheSameStep) {
   const std::string doubled = saved_net(2);
   for (const bool in_place : {false, true}) {
-    const std::string failure = on_ranks(2, [&](World world) {
+    const std::string failure = on_ranks(2, [&](ProcessGroup world) {
       auto net = filled(std::make_shared<NetImpl>());
       Model model(net, world);
       torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -126,7 +126,7 @@ TEST_P(DdpLoading, OnOneRankAloneIsAnErrorInTheSameStep) {
 
 TEST_P(DdpLoading, OfTheSameValuesOnOneRankChangesNothing) {
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        auto net = filled(std::make_shared<NetImpl>());
                        Model model(net, world);
                        torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -145,7 +145,7 @@ TEST_P(DdpLoading, OfTheSameValuesOnOneRankChangesNothing) {
 
 TEST_P(DdpLoading, OfAnotherTypeOrShapeIsAnErrorByName) {
   const auto failure_with = [&](const std::function<Tensor(Tensor)>& change) {
-    return on_ranks(2, [&](World world) {
+    return on_ranks(2, [&](ProcessGroup world) {
       auto net = filled(std::make_shared<NetImpl>());
       Model model(net, world);
       net->second->bias.set_data(change(net->second->bias.detach()));
@@ -170,7 +170,7 @@ TEST_P(DdpLoading, OfAnotherTypeOrShapeIsAnErrorByName) {
 
 TEST_P(DdpLoading, BetweenForwardAndBackwardIsAnError) {
   const std::string doubled = saved_net(2);
-  const std::string failure = on_ranks(2, [&](World world) {
+  const std::string failure = on_ranks(2, [&](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     Model model(net, world, Options().find_unused_parameters(true));
     const Tensor loss = model(inputs(0, 1)).sum();

@@ -89,7 +89,7 @@ std::vector<Tensor> plain_gradients(const Program& program,
 
 template <class Model>
 void run(Model& model, const Program& program, const Split& split,
-         const World& world) {
+         const ProcessGroup& world) {
   for (size_t i = 0; i < program.size(); ++i) {
     const std::vector<int64_t> counts = split(static_cast<int64_t>(i));
     auto first = static_cast<int64_t>(100 * i);
@@ -118,7 +118,7 @@ void run(Model& model, const Program& program, const Split& split,
 
 class MixedSteps : public testing_ddp::OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, MixedSteps, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, MixedSteps, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(MixedSteps, SumEverythingAtTheNextSyncedCallInAnyOrder) {
@@ -127,7 +127,7 @@ TEST_P(MixedSteps, SumEverythingAtTheNextSyncedCallInAnyOrder) {
       return std::vector<int64_t>(static_cast<size_t>(ranks), 2);
     };
     EXPECT_EQ(on_ranks(ranks,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          const auto net = filled(std::make_shared<NetImpl>());
                          DistributedDataParallel model(net, world);
                          for (const Program& program : programs(3)) {
@@ -149,7 +149,7 @@ TEST_P(MixedSteps, SumEverythingAtTheNextSyncedCallInAnyOrder) {
 TEST_P(MixedSteps, SumOfDataParallelIsThatOfDdp) {
   const Split even = [](int64_t) { return std::vector<int64_t>{4, 4}; };
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NetImpl>());
                        DataParallel model(net, slices(2),
                                           DataParallelOptions().world(world));
@@ -186,7 +186,7 @@ TEST_P(MixedSteps, WeightUnevenBatchesByTheirSamples) {
   };
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  const auto net = filled(std::make_shared<NetImpl>());
                  DistributedDataParallel model(
                      net, world, Options().average(GradientAverage::kSamples));
@@ -209,7 +209,7 @@ TEST_P(MixedSteps, RefuseTwoWeightsForOneGradient) {
   const Split split = [](int64_t) { return std::vector<int64_t>{2, 1}; };
   using enum Do;
   for (const Do last : {kBackward, kStep}) {
-    const std::string failure = on_ranks(2, [&](World world) {
+    const std::string failure = on_ranks(2, [&](ProcessGroup world) {
       const auto net = filled(std::make_shared<NetImpl>());
       DistributedDataParallel model(
           net, world, Options().average(GradientAverage::kSamples));
@@ -227,7 +227,7 @@ TEST_P(MixedSteps, ForgetWhatZeroGradCleared) {
   const Split even = [](int64_t) { return std::vector<int64_t>{2, 2}; };
   using enum Do;
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel model(net, world);
                        for (const bool set_to_none : {true, false}) {
@@ -267,7 +267,7 @@ TEST_P(MixedSteps, LeaveNothingForTheOptimizerOfAnotherPart) {
   };
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  const auto net = filled(std::make_shared<NetImpl>());
                  DistributedDataParallel model(net, world);
                  steps(*net, [&](int64_t i, torch::optim::SGD& optimizer) {
@@ -300,7 +300,7 @@ TEST_P(MixedSteps, LetTheUserMakeTheUpdateOfAnOptimizer) {
   }
   const auto expected = copies(plain->parameters());
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NetImpl>());
                        DistributedDataParallel model(net, world);
                        torch::optim::Adam own(net->parameters(), 0.01);
@@ -342,7 +342,7 @@ TEST_P(MixedSteps, LeavesThatTheModuleMakesAreItsOwn) {
   const auto expected = gradients_of(*plain);
   const auto factory = [] { return std::make_shared<PenaltyImpl>(); };
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(factory());
                        DistributedDataParallel<PenaltyImpl> model(net, factory,
                                                                   world);
@@ -358,7 +358,7 @@ TEST_P(MixedSteps, LeavesThatTheModuleMakesAreItsOwn) {
 }
 
 TEST_P(MixedSteps, ALeafFromOutsideIsStillRefused) {
-  const std::string failure = on_ranks(2, [&](World world) {
+  const std::string failure = on_ranks(2, [&](ProcessGroup world) {
     const auto net = filled(std::make_shared<NetImpl>());
     const Tensor temperature = torch::ones({}, torch::requires_grad());
     DistributedDataParallel model(net, world);
@@ -386,7 +386,7 @@ TEST_P(MixedSteps, KeepTheBuffersOfABackward) {
   const auto plain = filled(std::make_shared<NormImpl>());
   plain->forward(inputs(0, 4));
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NormImpl>());
                        DistributedDataParallel model(net, world);
                        model->make_state(net->fc->weight);
@@ -406,7 +406,7 @@ TEST_P(MixedSteps, AWrapperThatIsDestroyedBeforeTheBackwardStillSums) {
   const Split even = [](int64_t) { return std::vector<int64_t>{2, 2}; };
   const auto expected = plain_gradients({Do::kBackward}, even);
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NetImpl>());
                        Tensor loss;
                        {

@@ -27,7 +27,7 @@ Tensor sequences(int64_t first, int64_t count) {
 
 class DdpModules : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpModules, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpModules, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpModules, AttentionWithoutMasksAndWeights) {
@@ -42,7 +42,7 @@ TEST_P(DdpModules, AttentionWithoutMasksAndWeights) {
   auto plain = filled(std::make_shared<Attention>(options));
   loss(plain, sequences(0, 2)).backward();
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        auto net = filled(std::make_shared<Attention>(options));
                        DistributedDataParallel<Attention> model(net, world);
                        loss(model, sequences(world.rank(), 1)).backward();
@@ -60,7 +60,7 @@ TEST_P(DdpModules, ATransformerWithoutMasks) {
   plain->forward(sequences(0, 2), sequences(2, 2)).square().mean().backward();
   EXPECT_EQ(
       on_ranks(2,
-               [&](World world) {
+               [&](ProcessGroup world) {
                  const int64_t r = world.rank();
                  auto net = filled(std::make_shared<Transformer>(options));
                  DistributedDataParallel<Transformer> model(net, world);
@@ -101,7 +101,7 @@ TEST_P(DdpModules, OddParametersAreAveragedAsAnyOther) {
     plain.push_back(gradients_of(odd));
   }
   EXPECT_EQ(on_ranks(2,
-                     [&](World world) {
+                     [&](ProcessGroup world) {
                        auto net = std::make_shared<OddImpl>();
                        DistributedDataParallel<OddImpl> model(net, world);
                        for (int step = 0; step < 2; ++step) {

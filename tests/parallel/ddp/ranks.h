@@ -13,15 +13,15 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 
 // Ranks as threads, and what they compute on, for the tests of this layer.
 namespace lockstep::testing_ddp {
 
 /// Returns the message of the first exception that a rank threw, or "".
 inline std::string failure_of(int ranks, const std::string& backend,
-                              const std::function<void(World)>& task) {
-  WorldOptions options;
+                              const std::function<void(ProcessGroup)>& task) {
+  ProcessGroupOptions options;
   options.backend = backend;
   options.timeout = std::chrono::seconds(60);
   try {
@@ -36,7 +36,7 @@ inline std::string failure_of(int ranks, const std::string& backend,
 class OnBackends : public testing::TestWithParam<const char*> {
  protected:
   static std::string on_ranks(int ranks,
-                              const std::function<void(World)>& task) {
+                              const std::function<void(ProcessGroup)>& task) {
     return failure_of(ranks, GetParam(), task);
   }
 };

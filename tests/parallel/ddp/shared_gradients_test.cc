@@ -41,7 +41,7 @@ std::vector<Options> every_option() {
 class DdpSharedGradients : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, DdpSharedGradients,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 // LibTorch itself counts the second gradient twice when it adds, so that the
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, DdpSharedGradients,
 TEST_P(DdpSharedGradients, AddUpToWhatEachBackwardGives) {
   for (const Options& options : every_option()) {
     EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          auto net = std::make_shared<PositionsImpl>();
                          Positions model(net, world, options);
                          const Tensor x = inputs(world.rank(), 1);
@@ -71,7 +71,7 @@ TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
     return (torch::arange(kSize) * 0.37F + rank).sin().unsqueeze(0);
   };
   for (const Options& options : every_option()) {
-    const auto task = [&](World world) {
+    const auto task = [&](ProcessGroup world) {
       const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
       auto net = std::make_shared<PositionsImpl>(kSize);
       Positions model(net, world, options);
@@ -107,7 +107,7 @@ TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
   const auto of_rank = [](int rank) {
     return (torch::arange(512) * 0.37F + rank).sin().unsqueeze(0);
   };
-  const auto task = [&](World world) {
+  const auto task = [&](ProcessGroup world) {
     const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
     auto net = std::make_shared<GapsImpl>();
     DistributedDataParallel<GapsImpl> model(net, world);
@@ -128,7 +128,7 @@ TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
 TEST_P(DdpSharedGradients, AddUpUnderNoSync) {
   for (const Options& options : every_option()) {
     EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          auto net = std::make_shared<PositionsImpl>();
                          Positions model(net, world, options);
                          const Tensor x = inputs(world.rank(), 1);
@@ -151,7 +151,7 @@ TEST_P(DdpSharedGradients, AddUpUnderNoSync) {
 TEST_P(DdpSharedGradients, LeaveTheCallersTensorsAlone) {
   for (const Options& options : every_option()) {
     EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          auto net = std::make_shared<PositionsImpl>();
                          Positions model(net, world, options);
                          const Tensor zero = torch::zeros({1, 4});
@@ -186,7 +186,7 @@ struct OffsetImpl : torch::nn::Module {
 TEST_P(DdpSharedGradients, OfOneParameterAndAResidualBranchAreApart) {
   for (const Options& options : every_option()) {
     EXPECT_EQ(on_ranks(2,
-                       [&](World world) {
+                       [&](ProcessGroup world) {
                          auto net = std::make_shared<OffsetImpl>();
                          DistributedDataParallel<OffsetImpl> model(net, world,
                                                                    options);
@@ -208,7 +208,7 @@ TEST_P(DdpSharedGradients, OfOneParameterAndAResidualBranchAreApart) {
 TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
   EXPECT_EQ(
       on_ranks(2,
-               [](World world) {
+               [](ProcessGroup world) {
                  auto net = std::make_shared<PositionsImpl>();
                  Positions model(net, world,
                                  Options().gradient_as_bucket_view(false));
@@ -226,7 +226,7 @@ TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
 }
 
 TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
-  const auto steps = [](const World& world, bool set_to_none) {
+  const auto steps = [](const ProcessGroup& world, bool set_to_none) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(
         net, world, Options().average(GradientAverage::kNone));
@@ -246,9 +246,9 @@ TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
     check_same(gradients_of(*net), expected, 1e-5);
   };
   for (const bool set_to_none : {true, false}) {
-    EXPECT_EQ(on_ranks(2, [&](World w) { steps(w, set_to_none); }), "");
+    EXPECT_EQ(on_ranks(2, [&](ProcessGroup w) { steps(w, set_to_none); }), "");
   }
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
     DistributedDataParallel<NetImpl> model(
         net, world, Options().average(GradientAverage::kNone));

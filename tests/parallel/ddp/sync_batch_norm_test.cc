@@ -17,7 +17,7 @@ using torch::Tensor;
 
 class SyncNorm : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 template <class Norm>
@@ -40,7 +40,7 @@ Tensor images(int64_t first, int64_t count) {
 }
 
 /// Two steps over 6 samples, `counts[r]` of them on rank r, and an evaluation.
-void compare_with_one_process(const World& world,
+void compare_with_one_process(const ProcessGroup& world,
                               const std::vector<int64_t>& counts,
                               const torch::nn::BatchNormOptions& options) {
   using Synced = NormNetImpl<SyncBatchNorm>;
@@ -76,7 +76,7 @@ void compare_with_one_process(const World& world,
 }
 
 TEST_P(SyncNorm, IsBatchNormOverTheBatchesOfAllRanks) {
-  const std::string failure = on_ranks(2, [](World world) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
     const torch::nn::BatchNormOptions plain(3);
     compare_with_one_process(world, {3, 3}, plain);
     compare_with_one_process(world, {5, 1}, plain);
@@ -94,7 +94,7 @@ TEST_P(SyncNorm, IsBatchNormOverTheBatchesOfAllRanks) {
 }
 
 TEST(SyncNormOfOneRank, RefusesWhatDoesNotFit) {
-  SyncBatchNorm norm(torch::nn::BatchNormOptions(3), World());
+  SyncBatchNorm norm(torch::nn::BatchNormOptions(3), ProcessGroup());
   EXPECT_THROW(norm(torch::zeros({2, 4, 5})), InvalidArgument);
   EXPECT_THROW(norm(torch::zeros({1, 3})), ParallelError);
   EXPECT_EQ(norm(torch::randn({4, 3})).sizes(), (std::vector<int64_t>{4, 3}));

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep::testing_ddp {
@@ -20,12 +20,12 @@ Tensor numbers_of(int rank, int64_t count) {
 }
 
 using TreeSums = OnBackends;
-INSTANTIATE_TEST_SUITE_P(, TreeSums, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(, TreeSums, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(TreeSums, HaveTheSameBitsByPieces) {
   for (const int ranks : {2, 3, 5, 6}) {
-    EXPECT_EQ("", on_ranks(ranks, [](World world) {
+    EXPECT_EQ("", on_ranks(ranks, [](ProcessGroup world) {
                 for (const int64_t count : {1, 4, 1000, 100'003}) {
                   Tensor by_world = numbers_of(world.rank(), count);
                   Tensor by_pieces = by_world.clone();

@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -77,7 +77,7 @@ bool is_same(const Result& a, const Result& b) {
 }
 
 /// kSteps of AdamW on this rank's part of each batch.
-Result trained(const World& world, ZeroStage zero, double clip) {
+Result trained(const ProcessGroup& world, ZeroStage zero, double clip) {
   const auto net = new_net();
   DataParallel model(net, std::vector{Device{}},
                      DataParallelOptions()
@@ -109,11 +109,11 @@ Result trained(const World& world, ZeroStage zero, double clip) {
 
 TEST(Zero, HasTheBitsOfASingleDeviceAtEveryStage) {
   for (const double clip : {0.0, 0.3}) {
-    const Result single = trained(World(), ZeroStage::kNone, clip);
+    const Result single = trained(ProcessGroup(), ZeroStage::kNone, clip);
     for (const ZeroStage zero : kStages) {
       for (const int ranks : {2, 4}) {
-        EXPECT_EQ(failure_of(ranks, "gloo",
-                             [&](const World& world) {
+        EXPECT_EQ(failure_of(ranks, "tcp",
+                             [&](const ProcessGroup& world) {
                                TORCH_CHECK(
                                    is_same(trained(world, zero, clip), single),
                                    "rank ", world.rank());
@@ -147,7 +147,7 @@ struct DeepNetImpl : torch::nn::Cloneable<DeepNetImpl> {
 };
 
 /// Bytes for each parameter that a rank's account has at the most in a step.
-double bytes_per_parameter(const World& world, ZeroStage zero) {
+double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
   const Device device{
       .kind = DeviceKind::kCpu, .index = world.rank(), .slices = world.size()};
   const MemoryScope scope(device);
@@ -182,8 +182,8 @@ TEST(Zero, TakesTheMemoryOfTheFormula) {
       const double formula = zero == ZeroStage::kNone             ? 16
                              : zero == ZeroStage::kOptimizerState ? 8 + 8 / n
                                                                   : 4 + 12 / n;
-      EXPECT_EQ(failure_of(ranks, "gloo",
-                           [&](const World& world) {
+      EXPECT_EQ(failure_of(ranks, "tcp",
+                           [&](const ProcessGroup& world) {
                              const double bytes =
                                  bytes_per_parameter(world, zero);
                              TORCH_CHECK(
@@ -198,10 +198,10 @@ TEST(Zero, TakesTheMemoryOfTheFormula) {
 }
 
 /// The code that `act` throws on every rank.
-void expect_code(const std::function<void(const World&)>& act,
+void expect_code(const std::function<void(const ProcessGroup&)>& act,
                  ErrorCode expected) {
-  EXPECT_EQ(failure_of(2, "gloo",
-                       [&](const World& world) {
+  EXPECT_EQ(failure_of(2, "tcp",
+                       [&](const ProcessGroup& world) {
                          ErrorCode code{};
                          try {
                            act(world);
@@ -219,7 +219,7 @@ DistributedDataParallelOptions of_stage(ZeroStage zero) {
 
 TEST(Zero, RefusesALoopOfTheUsersOwn) {
   expect_code(
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         DistributedDataParallel model(new_net(), world,
                                       of_stage(ZeroStage::kOptimizerState));
         model->forward(inputs(0, 2));
@@ -229,7 +229,7 @@ TEST(Zero, RefusesALoopOfTheUsersOwn) {
 
 TEST(Zero, RefusesACommHook) {
   expect_code(
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         DistributedDataParallel model(new_net(), world,
                                       of_stage(ZeroStage::kOptimizerState));
         model->register_comm_hook(allreduce_hook);
@@ -241,7 +241,7 @@ TEST(Zero, RefusesACommHook) {
 
 TEST(Zero, RefusesShardsThatAreNoNodesOfTheTree) {
   expect_code(
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         DistributedDataParallel model(
             new_net(), world, of_stage(ZeroStage::kGradients).shards(3));
       },
@@ -289,7 +289,7 @@ struct NestedNetImpl : torch::nn::Cloneable<NestedNetImpl> {
 
 /// Steps of which those from `nested_from` on have a backward within the
 /// backward.
-std::vector<Tensor> trained_nested(const World& world, ZeroStage zero,
+std::vector<Tensor> trained_nested(const ProcessGroup& world, ZeroStage zero,
                                    int64_t nested_from) {
   const auto net = filled(std::make_shared<NestedNetImpl>());
   DataParallel model(
@@ -309,10 +309,10 @@ std::vector<Tensor> trained_nested(const World& world, ZeroStage zero,
 }
 
 TEST(Zero, SumsGradientsThatChangeAfterTheyCame) {
-  const auto single = trained_nested(World(), ZeroStage::kNone, 0);
+  const auto single = trained_nested(ProcessGroup(), ZeroStage::kNone, 0);
   for (const ZeroStage zero : {ZeroStage::kNone, ZeroStage::kOptimizerState}) {
-    EXPECT_EQ(failure_of(2, "gloo",
-                         [&](const World& world) {
+    EXPECT_EQ(failure_of(2, "tcp",
+                         [&](const ProcessGroup& world) {
                            testing_ddp::check_same(
                                trained_nested(world, zero, 0), single);
                          }),
@@ -321,9 +321,10 @@ TEST(Zero, SumsGradientsThatChangeAfterTheyCame) {
 }
 
 TEST(Zero, NamesAGradientThatChangedAfterItWasSent) {
-  const std::string failure = failure_of(2, "gloo", [](const World& world) {
-    trained_nested(world, ZeroStage::kNone, 1);
-  });
+  const std::string failure =
+      failure_of(2, "tcp", [](const ProcessGroup& world) {
+        trained_nested(world, ZeroStage::kNone, 1);
+      });
   EXPECT_NE(failure.find("parameter 'last.weight' changed on rank 0"),
             std::string::npos)
       << failure;
@@ -331,10 +332,12 @@ TEST(Zero, NamesAGradientThatChangedAfterItWasSent) {
 
 TEST(Zero, RefusesAGradientThatChangesAfterItWasSent) {
   expect_code(
-      [](const World& world) { trained_nested(world, ZeroStage::kNone, 1); },
+      [](const ProcessGroup& world) {
+        trained_nested(world, ZeroStage::kNone, 1);
+      },
       ErrorCode::kRepeatedGradient);
   expect_code(
-      [](const World& world) {
+      [](const ProcessGroup& world) {
         trained_nested(world, ZeroStage::kGradients, 0);
       },
       ErrorCode::kRepeatedGradient);

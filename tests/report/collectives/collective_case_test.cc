@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/table.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/report/collectives/collective_bench.h"
 #include "lockstep/report/collectives/collective_text.h"
 
@@ -21,7 +21,7 @@ CollectiveCase case_of(const std::string& name, int rank, int ranks) {
 }
 
 TEST(CollectiveCase, IsRightOverAWorldAndWrongWithoutOne) {
-  spawn(3, [](const World& world) {
+  spawn(3, [](const ProcessGroup& world) {
     for (const auto& name : collective_names()) {
       const auto its = case_of(name, world.rank(), world.size());
       CollectiveBuffers buffers = its.make_buffers();

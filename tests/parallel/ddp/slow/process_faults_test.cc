@@ -33,7 +33,7 @@ void fail_by(int signal) {
 
 /// Rank 1 fails in the third step where `phase` says; rank 0 says when it
 /// noticed.
-void train_with_fault(const World& world, const std::string& phase,
+void train_with_fault(const ProcessGroup& world, const std::string& phase,
                       int signal) {
   std::atomic<int64_t> step = 0;  // the hook is called by another thread
   const auto is_due = [&](const char* here) {
@@ -59,10 +59,11 @@ void train_with_fault(const World& world, const std::string& phase,
     // A bucket for each gradient, so that some are on their way.
     DistributedDataParallel<FaultyNetImpl> model(
         net, world, DistributedDataParallelOptions().bucket_cap_mb(1e-5));
-    model->register_comm_hook([&](const World& ranks, GradBucket& bucket) {
-      if (bucket.index == 1 && is_due("all-reduce")) fail_by(signal);
-      allreduce_hook(ranks, bucket);
-    });
+    model->register_comm_hook(
+        [&](const ProcessGroup& ranks, GradBucket& bucket) {
+          if (bucket.index == 1 && is_due("all-reduce")) fail_by(signal);
+          allreduce_hook(ranks, bucket);
+        });
     torch::optim::SGD optimizer(model->parameters(), 0.1);
     for (step = 0; step < 1000; ++step) {
       net->fails = is_due("forward");
@@ -91,7 +92,7 @@ struct Register {
     for (const auto& phase : kPhases) {
       for (const int signal : {SIGKILL, SIGSTOP}) {
         const RankTasks registered(task_name(phase, signal),
-                                   [phase, signal](const World& world) {
+                                   [phase, signal](const ProcessGroup& world) {
                                      train_with_fault(world, phase, signal);
                                    });
       }
@@ -109,14 +110,14 @@ class DdpFault : public testing::TestWithParam<const char*> {
  protected:
   static std::vector<std::string> run(const std::string& phase, int signal,
                                       std::chrono::seconds timeout) {
-    WorldOptions options;
+    ProcessGroupOptions options;
     options.backend = GetParam();
     options.timeout = timeout;
     return run_processes(task_name(phase, signal), 2, options);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpFault, testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpFault, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpFault, AKilledRankIsNoticedWithinASecond) {
