@@ -17,26 +17,20 @@ option(LOCKSTEP_INSTALL_TORCH "Install LibTorch's libraries and headers, too"
        ${is_of_setup})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
-set(layers base store shm tcp control monitor device device_links comm_transport
-    comm c10d losses models models_language data_images data
-    data_text optim parallel_reduction
-    parallel_module parallel_exchange parallel_replicas parallel_ddp parallel
-    checkpoint train_report train train_state train_step train_record train_run
-    tasks tasks_images tasks_text launch_options launch_output launch_failure
-    launch_rendezvous launch_workers launch_agent launch
-    inspect report_comparison report_tables report_charts report_page
-    report_measurement report_collectives report_doctor report)
-if(LOCKSTEP_BUILD_CLI)
-  list(APPEND layers cli_start cli_embed)
-endif()
+get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
+get_property(core_layers GLOBAL PROPERTY LOCKSTEP_CORE_LAYERS)
+get_property(components GLOBAL PROPERTY LOCKSTEP_COMPONENTS)
 
-set(targets lockstep lockstep_options lockstep_fmt)
+set(targets lockstep_options lockstep_fmt)
+foreach(component IN LISTS components)
+  list(APPEND targets lockstep_${component}_component)
+endforeach()
 foreach(layer IN LISTS layers)
   list(APPEND targets lockstep_${layer})
-  set_target_properties(lockstep_${layer} PROPERTIES EXPORT_NAME ${layer})
+  set_target_properties(lockstep_${layer} PROPERTIES EXPORT_NAME detail_${layer})
 endforeach()
-set_target_properties(lockstep_options PROPERTIES EXPORT_NAME options)
-set_target_properties(lockstep_fmt PROPERTIES EXPORT_NAME fmt)
+set_target_properties(lockstep_options PROPERTIES EXPORT_NAME detail_options)
+set_target_properties(lockstep_fmt PROPERTIES EXPORT_NAME detail_fmt)
 
 install(TARGETS ${targets} EXPORT lockstepTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -130,13 +124,19 @@ endif()
 
 # For builds without CMake. Static libraries must come before those that they
 # need, so the order of the layers is reversed.
-set(pc_libraries "")
-foreach(layer IN LISTS layers)
-  string(PREPEND pc_libraries " -llockstep_${layer}")
-endforeach()
+function(pc_libraries_of variable)
+  set(libraries "")
+  foreach(layer IN LISTS ARGN)
+    string(PREPEND libraries " -llockstep_${layer}")
+  endforeach()
+  set(${variable} "${libraries}" PARENT_SCOPE)
+endfunction()
+pc_libraries_of(pc_all ${layers})
+pc_libraries_of(pc_core ${core_layers})
 get_target_property(fmt_kind lockstep_fmt TYPE)
 if(fmt_kind STREQUAL "STATIC_LIBRARY")
-  string(APPEND pc_libraries " -llockstep_fmt")
+  string(APPEND pc_all " -llockstep_fmt")
+  string(APPEND pc_core " -llockstep_fmt")
   set(pc_definitions "")
 else()
   set(pc_definitions " -DFMT_HEADER_ONLY")
@@ -165,9 +165,17 @@ if(LOCKSTEP_HAS_CUDA)
     string(APPEND pc_torch_libraries " ${CUDA_CUDART}")
   endif()
 endif()
-configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in
-               ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${pc_dir})
+# lockstep-core.pc is for programs that link lockstep::core only.
+function(install_pc pc_name pc_requires pc_libraries)
+  configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/lockstep.pc.in
+                 ${PROJECT_BINARY_DIR}/${pc_name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${pc_name}.pc DESTINATION ${pc_dir})
+endfunction()
+set(pc_core_requires "fmt libssl libcrypto nlohmann_json")
+install_pc(lockstep-core "${pc_core_requires}" "${pc_core}")
+if(NOT LOCKSTEP_CORE_ONLY)
+  install_pc(lockstep "${pc_core_requires} hwloc libpcre2-8" "${pc_all}")
+endif()
 # LICENSE in Debian's format, and the licences of LibTorch.
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -55,7 +55,7 @@ std::string with_data_parallel(const std::string& devices) {
 std::string with_ranks() {
   std::mutex mutex;
   std::string digest;
-  lockstep::spawn(2, [&](const lockstep::World& world) {
+  lockstep::spawn(2, [&](const lockstep::ProcessGroup& world) {
     Net net{nullptr};
     {
       // The generator is the process's, and the ranks are its threads.

@@ -116,14 +116,20 @@ build_consumers() {
   configure -S "$in/find_package" -B "$work/user/found" \
     -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$with_cmake"
   as_user cmake --build "$work/user/found"
+  configure -S "$in/core" -B "$work/user/core" \
+    -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$with_cmake"
+  as_user cmake --build "$work/user/core"
   wait "$made"
   exports_nothing "$work/user/found/train" "$work/user/found/libplugin.so" \
     "$in/pkg_config/train"
   local program
-  for program in "$work/user/found/train" "$in/pkg_config/train"; do
+  for program in "$work/user/found/train" "$work/user/core/core" \
+    "$in/pkg_config/train"; do
     echo "--- $program"
     as_user "$program"
   done
+  as_user "$work/user/found/train_program" --max-steps 2 --no-eval |
+    grep parameter_sha256
 }
 
 # Uses the program: bin/lockstep, and the other program, which has LibTorch.

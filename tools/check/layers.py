@@ -12,7 +12,7 @@ TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
               "lockstep/monitor/", "lockstep/store/", "lockstep/tcp/",
               "lockstep/launch/", "lockstep/cli/start/",
               "lockstep/cli/top/")
-UMBRELLA = "lockstep/lockstep.h"
+UMBRELLAS = ("lockstep/lockstep.h", "lockstep/core.h")
 
 
 def check_include(path, name, is_quoted):
@@ -24,8 +24,8 @@ def check_include(path, name, is_quoted):
         if is_quoted:
             return f'"{name}" is no path from the root: "lockstep/..."'
         return None
-    if name == UMBRELLA:
-        return "the umbrella header is for users, not for a layer"
+    if name in UMBRELLAS:
+        return "the umbrella headers are for users, not for a layer"
     included = layer_of(name.split("/")[1:])
     if included is None:
         return f'"{name}" is in no known layer'
@@ -38,7 +38,7 @@ def check(root):
     """Checks that a folder of lockstep/ includes only folders above it."""
     findings = []
     for path in cpp_files(root, ["lockstep"]):
-        if path.as_posix() == UMBRELLA:
+        if path.as_posix() in UMBRELLAS:
             continue
         if layer_of(path.parts[1:]) is None:
             findings.append(f"{path}: is in no layer ({', '.join(LAYERS)})")

@@ -1,0 +1,33 @@
+#pragma once
+
+// DataParallel, DistributedDataParallel, process groups and devices: what
+// lockstep::core has. LibTorch is included.
+
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/base/version.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/device/autocast.h"
+#include "lockstep/device/device.h"
+#include "lockstep/device/links/bad_links.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/links/link.h"
+#include "lockstep/device/links/link_check.h"
+#include "lockstep/device/links/link_guard.h"
+#include "lockstep/device/memory.h"
+#include "lockstep/device/worker.h"
+#include "lockstep/launch/failure/error_file.h"
+#include "lockstep/losses/cross_entropy.h"
+#include "lockstep/losses/weighted_loss.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/ddp/all_gather_with_grad.h"
+#include "lockstep/parallel/ddp/sync_batch_norm.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/module/shared.h"
+#include "lockstep/parallel/replicas/parallel_apply.h"

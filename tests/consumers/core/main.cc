@@ -1,0 +1,41 @@
+// A user's program that links lockstep::core and lockstep::c10d only.
+// DataParallel and DistributedDataParallel must give the same bits.
+#include <cstdio>
+#include <lockstep/c10d/c10d_backend.h>
+#include <lockstep/core.h>
+
+namespace {
+
+torch::nn::Linear new_net() {
+  torch::manual_seed(1);
+  return torch::nn::Linear(8, 3);
+}
+
+}  // namespace
+
+int main() {
+  const auto x =
+      torch::sin(torch::arange(96).to(torch::kFloat32).view({12, 8}));
+
+  const auto net = new_net();
+  lockstep::DataParallel<torch::nn::LinearImpl> replicated(
+      net.ptr(), lockstep::devices("cpu:2"));
+  replicated.forward(x).square().mean().backward();
+  const auto expected = net->weight.grad().clone();
+
+  bool is_same = true;
+  lockstep::spawn(2, [&](const lockstep::ProcessGroup& group) {
+    const auto own = new_net();
+    lockstep::DistributedDataParallel<torch::nn::LinearImpl> synced(own.ptr(),
+                                                                    group);
+    const auto part = x.chunk(2)[static_cast<size_t>(group.rank())];
+    synced.forward(part).square().mean().backward();
+    std::vector<torch::Tensor> sums{torch::ones({3})};
+    lockstep::c10d_backend(group)->allreduce(sums, {})->wait();
+    if (group.rank() != 0) return;
+    is_same = torch::equal(own->weight.grad(), expected) &&
+              torch::equal(sums[0], torch::full({3}, 2.0));
+  });
+  std::printf("%s\n", is_same ? "the same bits" : "other bits");
+  return is_same ? 0 : 1;
+}
