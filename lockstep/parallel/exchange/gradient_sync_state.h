@@ -87,6 +87,7 @@ enum class SyncOutcome {
 /// arrive are kept until kFlush.
 constexpr int64_t kUntilFlush = -1;
 
+/// All state of a step.
 struct GradientSyncState {
   struct Gradient {
     int64_t expected = kUntilFlush;

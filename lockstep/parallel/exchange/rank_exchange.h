@@ -44,13 +44,12 @@ struct StepTotals {
 /// ranks, is
 ///
 ///   Header
-///   ShardLossTotal  losses[shards]               those of the rank's own
-///   shards ShardRange      ranges[partials]             the shards of a
-///   partial sum int64_t         places[partials][parameters] where a gradient
-///   is
+///   ShardLossTotal losses[shards]
+///   ShardRange ranges[partials]
+///   int64_t places[partials][parameters]
 ///
-/// each from a multiple of 64 bytes on. SharedExchange has it in memory that
-/// the ranks share, and MessageExchange sends it.
+/// with each part at a multiple of 64 bytes. SharedExchange has it in memory
+/// that the ranks share, and MessageExchange sends it.
 class StepReport {
  public:
   struct Shape {
@@ -77,7 +76,10 @@ class StepReport {
   StepReport(std::byte* memory, const Shape& shape);
 
   Header& header() const { return *header_; }
+  /// Losses of the shards of the batch. Only those of the rank's own shards are
+  /// valid.
   std::span<ShardLossTotal> losses() const { return losses_; }
+  /// Shards of each partial sum.
   std::span<ShardRange> ranges() const { return ranges_; }
   /// Places of the gradients of a partial sum: an offset in the rank's memory
   /// if ranks share memory, and 0 otherwise.
