@@ -90,8 +90,9 @@ void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
   SAYS(bucket.buffer.copy_(result));
 }
 
-void compute(ProcessGroup world, Net& net, torch::Tensor x, torch::Tensor output,
-             torch::Tensor target, torch::Tensor t, torch::Tensor y) {
+void compute(ProcessGroup world, Net& net, torch::Tensor x,
+             torch::Tensor output, torch::Tensor target, torch::Tensor t,
+             torch::Tensor y) {
   auto embedding = net.embedding;
   auto targets = target;
   const int64_t value = 0;
