@@ -174,7 +174,7 @@ endfunction()
 set(pc_core_requires "fmt libssl libcrypto nlohmann_json")
 install_pc(lockstep-core "${pc_core_requires}" "${pc_core}")
 if(NOT LOCKSTEP_CORE_ONLY)
-  install_pc(lockstep "${pc_core_requires} hwloc libpcre2-8" "${pc_all}")
+  install_pc(lockstep "${pc_core_requires} hwloc libpcre2-8 libjpeg libpng zlib" "${pc_all}")
 endif()
 # LICENSE in Debian's format, and the licences of LibTorch.
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright

@@ -191,11 +191,8 @@ C10dBackend::Work C10dBackend::allreduce_coalesced(
     // In one message, all tensors are read before any of them is written.
     call.collectives = {AllReduceCoalesced{tensors, options.reduceOp}};
   } else {
-    for (const auto& tensor : tensors) {
-      call.collectives.push_back(AllReduce{tensor, options.reduceOp});
-    }
-    call.collectives =
-        join_all_reduces(call.collectives, transport_->small_message_bytes());
+    append_joined(tensors, options.reduceOp, transport_->small_message_bytes(),
+                  call.collectives);
   }
   return submit(std::move(call), options);
 }

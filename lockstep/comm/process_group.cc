@@ -38,7 +38,7 @@ const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
 }
 
 std::chrono::milliseconds ProcessGroup::timeout() const {
-  return impl_->timeout;
+  return impl_->transport->timeout();
 }
 
 const std::shared_ptr<Transport>& ProcessGroup::transport() const {

@@ -93,6 +93,12 @@ ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                                             options.timeout)),
       master_addr_(std::move(master_addr)),
       options_(options) {
+  if (options_.backend == "gloo") {
+    options_.backend = "tcp";
+    if (rank == 0) {
+      log_warning("comm", "the backend gloo is called tcp now; use tcp");
+    }
+  }
   const auto places = all_gather_text(place_of_this_process());
   local_size = 0;
   for (int peer = 0; peer < size; ++peer) {
@@ -114,12 +120,6 @@ std::string ProcessGroup::Impl::choose_backend(
     name = options_.device_type == torch::kCUDA ? "nccl"
            : is_one_host                        ? "shm"
                                                 : "tcp";
-  }
-  if (name == "gloo") {
-    name = "tcp";
-    if (rank == 0) {
-      log_warning("comm", "the backend gloo is called tcp now; use tcp");
-    }
   }
   if (name != "shm" && name != "tcp" && name != "nccl") {
     throw InvalidArgument("comm", {.code = ErrorCode::kUnknownName,

@@ -354,7 +354,7 @@ void Group::check_alive(int waited_for, const EventCount& events) {
   }
   if (line(waited_for).state == State::kLeft && !has_arrived(waited_for) &&
       !events.has_reached(phase_)) {
-    give_up(fmt::format("{} left the world while rank {} waited in {}",
+    give_up(fmt::format("{} left the group while rank {} waited in {}",
                         name(waited_for), rank_, here()),
             {}, "make every rank call the same collectives");
   }

@@ -24,7 +24,7 @@ void Peers::look_at_lines() {
     const P2pRankState& line = segment_.line(other);
     const State state = line.state.load();
     if (state == State::kLeft) {
-      end = name(other) + " left the world";
+      end = name(other) + " left the group";
     } else if (state == State::kFailed) {
       const FailureText text = line.failure;
       end = fmt::format("{} failed: {}", name(other), text_of(text));

@@ -66,10 +66,11 @@ PointToPoint::~PointToPoint() {
 
   FinishedOperations finished;
   const auto left = [&](const P2pOperation& operation) {
-    return failure({.code = ErrorCode::kCollectiveFailed,
-                    .what = fmt::format("rank {} left the world during its {}",
-                                        rank_, operation.describe()),
-                    .fix = "wait for what is under way before the world goes"});
+    return failure(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} left the group during its {}", rank_,
+                             operation.describe()),
+         .fix = "wait for pending messages before you destroy the group"});
   };
   receives_.advance(finished, left);
   for (const auto& queue : sends_) {
@@ -222,7 +223,7 @@ std::exception_ptr PointToPoint::failure_of(
   }
   if (Clock::now() <= operation.deadline) return nullptr;
   return failure({.code = ErrorCode::kCollectiveFailed,
-                  .what = its + " timed out: it did not end in time",
+                  .what = its + " timed out: it was not done in time",
                   .got = whereabouts(operation),
                   .fix = "look at what that rank does; if it only needs "
                          "longer, raise the timeout"});

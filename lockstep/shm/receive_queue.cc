@@ -146,7 +146,7 @@ void ReceiveQueue::take(int source, const MessageHead& head,
                              rank_, source, segment_.process_name(source),
                              head.bytes, head.tag),
          .got = text_of(error),
-         .fix = "that rank ended, left, or gave the message up: look at its "
+         .fix = "that rank ended, left, or gave up on the message: look at its "
                 "own output"});
   }
   line.events.advance();

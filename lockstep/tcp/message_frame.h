@@ -78,7 +78,7 @@ inline constexpr size_t kReasonBytes = sizeof(shm::FailureText);
 /// Returns the error for a peer that breaks these rules.
 inline CommError protocol_error(const std::string& what) {
   return CommError({.code = ErrorCode::kCollectiveFailed,
-                    .what = "it broke the protocol of messages: " + what});
+                    .what = "it violated the message protocol: " + what});
 }
 
 }  // namespace lockstep::tcp

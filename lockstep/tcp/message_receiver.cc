@@ -63,7 +63,7 @@ void MessageReceiver::on_message(int source, int tag,
   from.held += data.size() + kCreditPerMessage;
   if (from.held > kMostCredit) {
     throw protocol_error(
-        fmt::format("more than {} bytes unasked", kMostCredit));
+        fmt::format("more than {} bytes of unsolicited messages", kMostCredit));
   }
   const auto found = find_pending(source, tag);
   if (found == pending_.end()) {
@@ -159,8 +159,8 @@ std::span<std::byte> MessageReceiver::memory_for(int source,
   const Transfer& transfer = found->second;
   const size_t rest = transfer.pending.data.size() - transfer.received;
   if (data.bytes == 0 || data.bytes > std::min(rest, kChunkBytes)) {
-    throw protocol_error(
-        fmt::format("{} bytes of a message that lacks {}", data.bytes, rest));
+    throw protocol_error(fmt::format(
+        "{} bytes for a message that needs only {} more", data.bytes, rest));
   }
   from.arriving = data.id;
   if (!transfer.is_dropped) {

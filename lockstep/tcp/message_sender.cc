@@ -72,9 +72,12 @@ bool MessageSender::advance(FinishedOperations& finished) {
   if (!connection_->has_sends()) refill();
   if (!connection_->has_sends() || connection_->is_full()) return false;
   const auto progress = connection_->send_some();
-  // The peer may have sent its reason before. The end of what it sent tells
-  // that it is gone.
-  if (progress == Connection::Progress::kClosed) close();
+  // The peer may have sent its reason before. What has arrived is still read,
+  // and then the end of the connection is found.
+  if (progress == Connection::Progress::kClosed) {
+    close();
+    connection_->shut_down();
+  }
   if (progress != Connection::Progress::kSome) return false;
   if (connection_->has_sends() || chunk_ == 0) return true;
   Outgoing& first = flowing_.front();

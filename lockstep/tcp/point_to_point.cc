@@ -95,7 +95,11 @@ PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
 }
 
 PointToPoint::~PointToPoint() {
-  is_stopping_.store(true);
+  {
+    // Under the lock, so that no operation starts the thread from now on.
+    const Lock lock = this->lock();
+    is_stopping_.store(true);
+  }
   wake();
   if (thread_.joinable()) thread_.join();
   leave();
@@ -166,7 +170,7 @@ void PointToPoint::wake() {
 P2pOperation PointToPoint::begin(P2pOperation::Kind kind, int peer, int tag,
                                  size_t bytes, milliseconds timeout,
                                  P2pDone done) {
-  if (!thread_.joinable() && !has_left_) {
+  if (!is_stopping_.load() && !has_left_ && !thread_.joinable()) {
     thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
   }
   const auto deadline =
@@ -253,9 +257,14 @@ void PointToPoint::abort(const std::string& reason) noexcept {
 
 void PointToPoint::run() {
   while (!is_stopping_.load()) {
-    Lock lock = this->lock();
-    const bool has_moved = step();
-    run_finished(std::move(lock));
+    bool has_moved = false;
+    try {
+      Lock lock = this->lock();
+      has_moved = step();
+      run_finished(std::move(lock));
+    } catch (const std::exception& error) {
+      abort(text_of(error));  // there is no memory for a message
+    }
     if (!has_moved) sleep();
   }
 }
@@ -345,7 +354,7 @@ void PointToPoint::on_frame(int rank) {
   Peer& peer = at(rank);
   const Frame& frame = peer.frame;
   const auto gave_up = [&](const P2pOperation& operation) {
-    return failure_by(name(rank) + " gave the message up", operation);
+    return failure_by(name(rank) + " gave up on the message", operation);
   };
   switch (frame.kind) {
     case FrameKind::kMessage:
@@ -381,7 +390,7 @@ void PointToPoint::on_frame(int rank) {
       return;
     }
     case FrameKind::kLeave:
-      peer.end = name(rank) + " left the world";
+      peer.end = name(rank) + " left the group";
       return;
   }
   await_frame(rank);
@@ -425,10 +434,11 @@ std::exception_ptr PointToPoint::failure_by(
 std::exception_ptr PointToPoint::failure_of(
     const P2pOperation& operation) const {
   if (has_left_) {
-    return failure({.code = ErrorCode::kCollectiveFailed,
-                    .what = fmt::format("rank {} left the world during its {}",
-                                        rank_, operation.describe()),
-                    .fix = "wait for what is under way before the world goes"});
+    return failure(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} left the group during its {}", rank_,
+                             operation.describe()),
+         .fix = "wait for pending messages before you destroy the group"});
   }
   if (failure_) {
     return failure_by(fmt::format("{} failed: {}", name(rank_), *failure_),
@@ -441,7 +451,7 @@ std::exception_ptr PointToPoint::failure_of(
   if (Clock::now() < operation.deadline) return nullptr;
   return failure(
       {.code = ErrorCode::kCollectiveFailed,
-       .what = fmt::format("rank {}'s {} timed out: it did not end in time",
+       .what = fmt::format("rank {}'s {} timed out: it was not done in time",
                            rank_, operation.describe()),
        .got = whereabouts(operation),
        .fix = "look at what that rank does; if it only needs longer, raise the "

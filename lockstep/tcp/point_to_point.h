@@ -95,7 +95,7 @@ class PointToPoint {
     MessageSender sender{connection};
     Frame frame;                     // the frame that arrives now
     std::vector<std::byte> payload;  // its data, except for large messages
-    /// "rank 1 (host a, pid 7) left the world". Set once no more is received.
+    /// "rank 1 (host a, pid 7) left the group". Set once no more is received.
     std::optional<std::string> end;
   };
 

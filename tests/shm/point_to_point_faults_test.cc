@@ -193,7 +193,7 @@ TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
     first.get();
     second.get();
   });
-  expect_parts(messages[0], {"rank 1 (host ", "left the world",
+  expect_parts(messages[0], {"rank 1 (host ", "left the group",
                              "receive from rank 1 (64 bytes, tag 3)"});
 }
 
@@ -205,7 +205,7 @@ TEST_P(RanksThatLeave, GetNothingMore) {
     require(first.find("left") != std::string::npos, first);
     self.send(1, 3, data).get();
   });
-  expect_parts(messages[0], {"left the world", "send to rank 1"});
+  expect_parts(messages[0], {"left the group", "send to rank 1"});
 }
 
 TEST_P(RanksThatLeave, SayWhyTheyFailed) {
@@ -259,8 +259,8 @@ TEST(PointToPoint, FailsWhatIsUnderWayWhenItGoes) {
     p2p.send(1, 4, out, std::chrono::seconds(60), sent.done());
   }
   expect_parts(received.error(),
-               {"rank 0 left the world", "receive from rank 1"});
-  expect_parts(sent.error(), {"rank 0 left the world", "send to rank 1"});
+               {"rank 0 left the group", "receive from rank 1"});
+  expect_parts(sent.error(), {"rank 0 left the group", "send to rank 1"});
 }
 
 TEST(PointToPoint, RefusesToSendToItselfOrToNoRank) {

@@ -156,9 +156,9 @@ TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
     auto received = self.receive(0, 3, second);
     self.send(0, 6, {}).get();
     const std::string error = received.error();
-    require(
-        error.find("rank 0 (host a) gave the message up") != std::string::npos,
-        error);
+    require(error.find("rank 0 (host a) gave up on the message") !=
+                std::string::npos,
+            error);
     self.receive(0, 4, small).get();
     require(small == noise(kSmall, 4), "another message");
     self.send(0, 5, small).get();
@@ -292,7 +292,7 @@ TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
     first.get();
     second.get();
   });
-  expect_parts(messages[0], {"rank 1 (host ", "left the world",
+  expect_parts(messages[0], {"rank 1 (host ", "left the group",
                              "receive from rank 1 (64 bytes, tag 3)"});
 }
 
@@ -304,7 +304,7 @@ TEST_P(RanksThatLeave, GetNothingMore) {
     require(first.find("left") != std::string::npos, first);
     self.send(1, 3, data).get();
   });
-  expect_parts(messages[0], {"left the world", "send to rank 1"});
+  expect_parts(messages[0], {"left the group", "send to rank 1"});
 }
 
 TEST_P(RanksThatLeave, SayWhyTheyFailed) {
@@ -350,7 +350,7 @@ TEST_P(RanksThatLeave, EndTheirLargeSends) {
     self.receive(1, 5, {}).error();
     self.receive(1, 3, data).get();
   });
-  expect_parts(messages[0], {"left the world", "(1048576 bytes, tag 3)"});
+  expect_parts(messages[0], {"left the group", "(1048576 bytes, tag 3)"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,

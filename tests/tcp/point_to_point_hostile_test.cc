@@ -56,7 +56,7 @@ class Spoiled : public testing::Test {
   }
   void expect_refused(Awaited pending, const std::string& part) {
     expect_parts(pending.error(), {"rank 1 (host a) was disconnected",
-                                   "broke the protocol", part});
+                                   "violated the message protocol", part});
     std::byte byte{};
     EXPECT_LE(::recv(socket_.fd.get(), &byte, 1, MSG_WAITALL), 0);
   }
@@ -82,7 +82,7 @@ TEST_F(Spoiled, TooManyMessagesWithoutAskingAreRefused) {
     put({.kind = FrameKind::kMessage, .tag = 4, .bytes = kEagerBytes},
         kEagerBytes);
   }
-  expect_refused(pending, "unasked");
+  expect_refused(pending, "unsolicited");
 }
 
 TEST_F(Spoiled, EndlessReasonsAreRefused) {
@@ -106,7 +106,7 @@ TEST_F(Spoiled, MoreDataThanAnnouncedIsRefused) {
   put({.kind = FrameKind::kAnnounce, .tag = 3, .bytes = 10, .id = 1});
   EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
   put({.kind = FrameKind::kData, .bytes = 11, .id = 1}, 11);
-  expect_refused(pending, "11 bytes of a message that lacks 10");
+  expect_refused(pending, "11 bytes for a message that needs only 10 more");
 }
 
 TEST_F(Spoiled, EmptyDataIsRefused) {
@@ -228,7 +228,7 @@ TEST_F(Spoiled, AReceiveFailsIfItsSendDoes) {
   EXPECT_EQ(next_frame().kind, FrameKind::kAccept);
   put({.kind = FrameKind::kData, .bytes = 8, .id = 1}, 8);
   put({.kind = FrameKind::kWithdraw, .id = 1});
-  expect_parts(pending.error(), {"rank 1 (host a) gave the message up"});
+  expect_parts(pending.error(), {"rank 1 (host a) gave up on the message"});
 }
 
 // The rest of a chunk goes elsewhere, and the next message arrives.
@@ -256,7 +256,7 @@ TEST_F(Spoiled, ASendFailsIfItsReceiveDoes) {
   EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
   put({.kind = FrameKind::kAccept, .id = 1});
   put({.kind = FrameKind::kDrop, .id = 1});
-  expect_parts(pending.error(), {"rank 1 (host a) gave the message up"});
+  expect_parts(pending.error(), {"rank 1 (host a) gave up on the message"});
   socket_.fd.close();
 }
 
@@ -299,9 +299,9 @@ TEST_F(Spoiled, FailsWhatIsUnderWayWhenItGoes) {
   EXPECT_EQ(next_frame().kind, FrameKind::kAnnounce);
   p2p_.reset();
   expect_parts(received.error(),
-               {"rank 0 left the world", "receive from rank 1"});
-  expect_parts(any.error(), {"rank 0 left the world", "receive from any rank"});
-  expect_parts(sent.error(), {"rank 0 left the world", "send to rank 1"});
+               {"rank 0 left the group", "receive from rank 1"});
+  expect_parts(any.error(), {"rank 0 left the group", "receive from any rank"});
+  expect_parts(sent.error(), {"rank 0 left the group", "send to rank 1"});
   EXPECT_EQ(next_frame().kind, FrameKind::kLeave);
 }
 
@@ -315,7 +315,7 @@ TEST_F(Spoiled, FailsWhatIsStartedWhileItGoes) {
     p2p.receive(1, 3, in, timeout, second.done());
   });
   p2p_.reset();
-  expect_parts(second.error(), {"rank 0 left the world"});
+  expect_parts(second.error(), {"rank 0 left the group"});
 }
 
 TEST_F(Spoiled, AbortEndsTheOperationsOfBothSides) {

@@ -104,7 +104,7 @@ TEST_P(PointToPoints, CarryRandomSizesAndTagsBetweenAllPairs) {
   });
 }
 
-// More than the receiver keeps unasked, so some small ones are announced.
+// More than the receiver keeps unsolicited, so some small ones are announced.
 TEST_P(PointToPoints, ReceiveTagsInReversedOrder) {
   on_all([](TcpRank& self) {
     constexpr int kTags = 48;

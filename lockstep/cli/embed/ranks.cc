@@ -86,15 +86,21 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   group.timeout = std::chrono::seconds(flags.timeout_s);
   group.bad_links = options.verify.bad_links;
   context.world = init(group);
-  options.devices = rank_devices(devices, context.world);
-  context.rejoin = [group, devices](train::RunContext& around,
-                                    train::TrainOptions& now,
-                                    const std::string& why) {
+  const auto devices_now =
+      [devices, defaults = options.devices](const ProcessGroup& ranks) {
+        return devices.devices.empty() && !defaults.empty()
+                   ? defaults
+                   : rank_devices(devices, ranks);
+      };
+  options.devices = devices_now(context.world);
+  context.rejoin = [group, devices_now](train::RunContext& around,
+                                        train::TrainOptions& now,
+                                        const std::string& why) {
     const auto next =
         init_next(group, why, [] { return InterruptScope::signal() != 0; });
     if (!next) return false;
     around.world = *next;
-    now.devices = rank_devices(devices, *next);
+    now.devices = devices_now(*next);
     return true;
   };
 }

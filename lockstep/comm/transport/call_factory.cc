@@ -10,7 +10,8 @@ using c10d::OpType;
 
 CollectiveCall CallFactory::all_reduce(const at::Tensor& tensor,
                                        const c10d::ReduceOp& op) const {
-  if (tensor.defined() && tensor.is_sparse() && device_type_ == torch::kCPU) {
+  if (tensor.defined() && tensor.is_sparse() &&
+      device_type_.value_or(torch::kCPU) == torch::kCPU) {
     check_sparse(tensor, op);
     return {.type = OpType::_ALLREDUCE_SPARSE,
             .outputs = {tensor},

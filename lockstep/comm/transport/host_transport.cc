@@ -477,7 +477,10 @@ void HostTransport::wait_for_arrivals(uint32_t number, Timeout timeout,
     answers.push_back(
         send_message(message_with(what), peer, tags.answer, timeout));
   }
-  if (missing.empty()) return;
+  if (missing.empty()) {
+    for (const auto& answer : answers) answer->wait();
+    return;
+  }
   throw CommError({.code = ErrorCode::kCollectiveFailed,
                    .what = what,
                    .got = first_error,

@@ -26,20 +26,6 @@ bool are_alike(const AllReduce& a, const AllReduce& b) {
          a.tensor.device() == b.tensor.device() && a.op.op_ == b.op.op_;
 }
 
-void append_joined(const std::vector<at::Tensor>& tensors,
-                   const c10d::ReduceOp& op, size_t small_bytes,
-                   std::vector<Collective>& joined) {
-  for (const auto& message : join_small(tensors, small_bytes)) {
-    if (message.size() == 1) {
-      joined.push_back(AllReduce{tensors[message[0]], op});
-      continue;
-    }
-    AllReduceCoalesced coalesced{.tensors = {}, .op = op};
-    for (const size_t i : message) coalesced.tensors.push_back(tensors[i]);
-    joined.push_back(std::move(coalesced));
-  }
-}
-
 /// Appends consecutive all-reduces that may be joined. Their order only matters
 /// if their tensors share memory.
 void append_all_reduces(std::span<const Collective> all_reduces,
@@ -69,6 +55,20 @@ void append_all_reduces(std::span<const Collective> all_reduces,
 }
 
 }  // namespace
+
+void append_joined(const std::vector<at::Tensor>& tensors,
+                   const c10d::ReduceOp& op, size_t small_bytes,
+                   std::vector<Collective>& joined) {
+  for (const auto& message : join_small(tensors, small_bytes)) {
+    if (message.size() == 1) {
+      joined.push_back(AllReduce{tensors[message[0]], op});
+      continue;
+    }
+    AllReduceCoalesced coalesced{.tensors = {}, .op = op};
+    for (const size_t i : message) coalesced.tensors.push_back(tensors[i]);
+    joined.push_back(std::move(coalesced));
+  }
+}
 
 std::vector<Collective> join_all_reduces(
     const std::vector<Collective>& collectives, size_t small_bytes) {

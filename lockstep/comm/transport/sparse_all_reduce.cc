@@ -117,7 +117,7 @@ void sparse_all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
         {.code = ErrorCode::kCallsDiffer,
          .what =
              fmt::format("all_reduce of sparse tensors: ranks 0 and {} have "
-                         "other shapes",
+                         "different shapes",
                          r),
          .expected = fmt::format("{} as on rank 0", sizes_of(shapes[0])),
          .got = sizes_of(peer_shape),

@@ -101,7 +101,7 @@ void PyTorchCollectives::write(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(to_python_.get(), text.data(), text.size()) !=
       static_cast<ssize_t>(text.size())) {
-    give_up("its end");
+    give_up("it ended");
   }
 }
 
@@ -122,7 +122,7 @@ std::string PyTorchCollectives::read() {
     const ssize_t got =
         ready < 0 ? -1 : ::read(from_python_.get(), bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) give_up("its end");
+    if (got <= 0) give_up("it ended");
     received_.append(bytes.data(), static_cast<size_t>(got));
   }
 }

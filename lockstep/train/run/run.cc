@@ -334,8 +334,9 @@ void Run::answer_spike(double loss, double limit) {
   if (is_first()) log_.line(text);
 }
 
-// Records come first, so that they have a step before a callback of the task
-// prints or throws.
+// The log, the status and the traces come first, so that they have a step
+// before a callback of the task prints or throws. The CSV and TensorBoard files
+// come last.
 void Run::list_callbacks() {
   callbacks_.push_back(&log_);
   if (live_) callbacks_.push_back(&*live_);

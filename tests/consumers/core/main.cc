@@ -20,7 +20,7 @@ int main() {
   const auto net = new_net();
   lockstep::DataParallel<torch::nn::LinearImpl> replicated(
       net.ptr(), lockstep::devices("cpu:2"));
-  replicated.forward(x).square().mean().backward();
+  replicated->forward(x).square().mean().backward();
   const auto expected = net->weight.grad().clone();
 
   bool is_same = true;
@@ -29,13 +29,13 @@ int main() {
     lockstep::DistributedDataParallel<torch::nn::LinearImpl> synced(own.ptr(),
                                                                     group);
     const auto part = x.chunk(2)[static_cast<size_t>(group.rank())];
-    synced.forward(part).square().mean().backward();
+    synced->forward(part).square().mean().backward();
     std::vector<torch::Tensor> sums{torch::ones({3})};
     lockstep::c10d_backend(group)->allreduce(sums, {})->wait();
     if (group.rank() != 0) return;
     is_same = torch::equal(own->weight.grad(), expected) &&
               torch::equal(sums[0], torch::full({3}, 2.0));
   });
-  std::printf("%s\n", is_same ? "the same bits" : "other bits");
+  std::printf("%s\n", is_same ? "the same bits" : "different bits");
   return is_same ? 0 : 1;
 }
