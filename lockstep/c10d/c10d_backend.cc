@@ -159,7 +159,7 @@ C10dBackend::Work C10dBackend::endCoalescing() {
 C10dBackend::Work C10dBackend::submit(CollectiveCall call, bool is_async,
                                       Timeout timeout) {
   if (is_async) return transport_->begin(std::move(call), timeout);
-  // c10d expects the error of a synchronous call from wait(), too.
+  // c10d expects wait() to throw the error of a synchronous call.
   auto work =
       c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
                                       nullptr, transport_->sequence_number());

@@ -41,7 +41,8 @@ struct ProcessGroupOptions {
 /// refer to the same group. All ranks of the group must call a collective, in
 /// the same order. In a group of one rank, it completes at once.
 ///
-/// Tensors may have gaps. They are on the host or (nccl) on this rank's GPU.
+/// Tensors are on the host, where they may have gaps, or (nccl) on this rank's
+/// GPU.
 ///
 /// A call returns when the result is ready. With `async_op`, it returns at once
 /// instead, and the Work is done when the result is ready. Calls of both kinds
@@ -61,7 +62,9 @@ class ProcessGroup {
   bool is_one_host() const { return local_size() == size(); }
   /// "shm", "tcp", "nccl"; "none" in a group of one rank.
   std::string backend_name() const;
+  /// The store in which the ranks met. Null in a group of one rank.
   const c10::intrusive_ptr<c10d::Store>& store() const;
+  /// The limit of each wait. 0 in a group of one rank.
   std::chrono::milliseconds timeout() const;
 
   /// Reduces in place. shm and tcp reduce along the tree of tree_reduce.h,
@@ -83,8 +86,8 @@ class ProcessGroup {
   /// this rank.
   Work all_gather(const std::vector<torch::Tensor>& outputs,
                   const torch::Tensor& tensor, bool async_op = false) const;
-  /// Same, into one tensor: those of all ranks, one after the other. Its shape
-  /// is free.
+  /// Same, into one tensor, in which the tensors of the ranks follow each
+  /// other. Only its number of elements matters, not its shape.
   Work all_gather_into_tensor(const torch::Tensor& output,
                               const torch::Tensor& input,
                               bool async_op = false) const;
@@ -106,8 +109,8 @@ class ProcessGroup {
                       const std::vector<torch::Tensor>& inputs,
                       const ReduceOp& op = ReduceOp::SUM,
                       bool async_op = false) const;
-  /// Same, from one tensor: the inputs for all ranks, one after the other. Its
-  /// shape is free.
+  /// Same, from one tensor, in which the inputs for the ranks follow each
+  /// other. Only its number of elements matters, not its shape.
   Work reduce_scatter_tensor(const torch::Tensor& output,
                              const torch::Tensor& input,
                              const ReduceOp& op = ReduceOp::SUM,

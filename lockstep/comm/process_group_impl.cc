@@ -48,7 +48,7 @@ std::string place_of_this_process() {
                      namespace_id("net"), ::geteuid());
 }
 
-/// A world's view of a store that may have other users. It has its own key
+/// A group's view of a store that may have other users. It has its own key
 /// prefix and timeout, so the timeout of that store is not changed.
 class GroupStore : public c10d::PrefixStore {
  public:

@@ -48,8 +48,8 @@ class ProcessGroup::Impl {
   /// InvalidArgument if it does not fit the ranks' places or their devices.
   std::string choose_backend(const std::vector<std::string>& places) const;
   void connect(const std::string& backend_name);
-  /// Connects the ranks for tensors on the host. `store` has keys for nothing
-  /// else.
+  /// Connects the ranks for tensors on the host. Nothing else uses
+  /// `store`.
   std::shared_ptr<Transport> connect_host(
       const std::string& backend_name,
       const c10::intrusive_ptr<c10d::Store>& store) const;

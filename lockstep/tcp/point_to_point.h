@@ -26,7 +26,8 @@ namespace lockstep::tcp {
 /// Sends and receives messages between ranks over connections of its own, as
 /// c10d does. Messages from one rank to another with the same tag arrive in the
 /// order sent. Messages with other tags may be received earlier. Any number of
-/// operations of any size can be in progress, so ranks that all send before
+/// operations of any size can be in progress (kMostAnnounced limits the
+/// messages of a peer that no receive wants), so ranks that all send before
 /// they receive do not deadlock. message_frame.h shows the protocol.
 ///
 /// Operations that can finish at once do so in the caller's thread, so `done`
@@ -43,9 +44,10 @@ namespace lockstep::tcp {
 /// not read for kFlushTime.
 ///
 /// An operation fails with CommError if its peer ended, left or failed, or if
-/// it times out. A receive also fails if its message has another size, or if
-/// the send of its message fails, and a send if the receive of its message
-/// fails. After a failed send it is not known whether the message was received.
+/// it times out. A receive also fails if its message has another size (the send
+/// is then done, as over shm), or if the send of its message fails. A send also
+/// fails if the receive of its message times out. After a failed send it is not
+/// known whether the message was received.
 /// In any case the memory is not used after `done` was called. Other operations
 /// with the same rank go on.
 ///

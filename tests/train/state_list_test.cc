@@ -92,7 +92,7 @@ TEST(StateList, KeepsAPartThatACheckpointLacks) {
   state["value"] = torch::tensor(10.0, torch::kFloat64);
   state.erase("loss_scaler.value");
   state.erase("powersgd.rank.0.value");
-  // Of a spike guard, which this run does not have.
+  // The state of a spike guard, which this run does not have.
   state["spikes.losses"] = torch::zeros({3});
   Parts loaded;
   loaded.list.load(resume_from(state), LoadCallbacks::kYes);

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-/// Checks the arguments of an operation of a rank in a world of `size`. All
+/// Checks the arguments of an operation of a rank in a group of `size`. All
 /// backends check here, before anything is sent, so a refused call has no
 /// effect on the other ranks. Each check throws InvalidArgument naming the
 /// operation as c10d does ("broadcast"): kBadRank for a root or a peer,

@@ -17,7 +17,7 @@ class CallFactory {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// `device_type` is the required device type of tensors. In a world of one it
+  /// `device_type` is the required device type of tensors. In a group of one it
   /// has no value, because tensors may be on any device there.
   CallFactory(int rank, int size, std::optional<c10::DeviceType> device_type)
       : rank_(rank), size_(size), device_type_(device_type) {}
@@ -39,7 +39,8 @@ class CallFactory {
                             const at::Tensor& input) const;
   /// Same, but the result goes into new tensors, which are the call's outputs.
   CollectiveCall all_gather(const at::Tensor& input) const;
-  /// `output` has the size of the inputs of all ranks. Its shape is free.
+  /// `output` has the size of the inputs of all ranks. Its shape does not
+  /// matter.
   CollectiveCall all_gather_into_tensor(const at::Tensor& output,
                                         const at::Tensor& input) const;
   /// `outputs` is empty on all ranks except root.

@@ -43,7 +43,7 @@ struct AllGather {
   std::vector<at::Tensor> outputs;
   at::Tensor input;
 };
-/// `output` is the inputs of all ranks, one after the other.
+/// In `output`, the inputs of the ranks follow each other.
 struct AllGatherIntoTensor {
   at::Tensor output;
   at::Tensor input;
@@ -63,7 +63,7 @@ struct ReduceScatter {
   std::vector<at::Tensor> inputs;
   c10d::ReduceOp op;
 };
-/// `input` is the data for all ranks, one after the other.
+/// In `input`, the data for the ranks follows each other.
 struct ReduceScatterTensor {
   at::Tensor output;
   at::Tensor input;

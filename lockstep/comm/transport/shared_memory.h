@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// Memory of every rank of a world on one host, mapped in every rank. The
+/// Memory of every rank of a group on one host, mapped in every rank. The
 /// kernel frees it when the last rank that maps it ends, even if that rank is
 /// killed. Copies refer to the same memory, and tensors in it keep it alive.
 class SharedMemory {

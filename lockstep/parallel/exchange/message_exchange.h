@@ -24,7 +24,7 @@ namespace lockstep {
 /// The phase of the OverlappedSum says what reduce() has to do:
 ///
 ///   kFinished   the gradients were sent in the backward: take the sums
-///   kOpen       the first step, whose backward counted the gradients: send
+///   kOpen       the first step; its backward counted the gradients: send
 ///               them now
 ///   otherwise   the backward was not followed: send them now
 class MessageExchange : public RankExchange {

@@ -10,7 +10,7 @@
 
 namespace lockstep::train {
 
-/// The ranks that have a state.
+/// The owner of a state.
 enum class StateOf {
   kRun,   ///< the same on every rank; saved once
   kRank,  ///< a different one on each rank; saved with the prefix "rank.<i>."
