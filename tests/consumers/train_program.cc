@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
   trainer.data(std::make_shared<Points>())
       .loss([](const torch::Tensor& logits, const torch::Tensor& target) {
         return torch::nn::functional::cross_entropy(logits, target);
+      })
+      .optimizer([](Net& net) {
+        return std::make_unique<torch::optim::SGD>(net.parameters(), 0.1);
       });
   return lockstep::train_main(argc, argv, trainer);
 }

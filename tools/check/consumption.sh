@@ -128,7 +128,7 @@ build_consumers() {
     echo "--- $program"
     as_user "$program"
   done
-  as_user "$work/user/found/train_program" --max-steps 2 --no-eval |
+  as_user "$work/user/found/train_program" --batch-size 8 --max-steps 2 --no-eval |
     grep parameter_sha256
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <lockstep/c10d/c10d_backend.h>
 #include <lockstep/core.h>
+#include <vector>
 
 namespace {
 
@@ -23,9 +24,11 @@ int main() {
   replicated->forward(x).square().mean().backward();
   const auto expected = net->weight.grad().clone();
 
+  // Made here, because ranks that are threads share the random generator.
+  std::vector<torch::nn::Linear> nets{new_net(), new_net()};
   bool is_same = true;
   lockstep::spawn(2, [&](const lockstep::ProcessGroup& group) {
-    const auto own = new_net();
+    const auto& own = nets[static_cast<size_t>(group.rank())];
     lockstep::DistributedDataParallel<torch::nn::LinearImpl> synced(own.ptr(),
                                                                     group);
     const auto part = x.chunk(2)[static_cast<size_t>(group.rank())];
