@@ -119,13 +119,6 @@ class C10dBackend : public c10d::Backend {
 
 using c10d::OpType;
 
-/// Adds the collectives of `call` to those of `all`.
-void append(CollectiveCall& all, CollectiveCall call) {
-  for (auto& collective : call.collectives) {
-    all.collectives.push_back(std::move(collective));
-  }
-}
-
 C10dBackend::C10dBackend(std::shared_ptr<Transport> transport)
     : Backend(transport->rank(), transport->size()),
       transport_(std::move(transport)) {}
@@ -227,10 +220,10 @@ C10dBackend::Work C10dBackend::reduce_scatter_tensor_coalesced(
     const c10d::ReduceScatterOptions& options) {
   checks("reduce_scatter_tensor")
       .same_count("an input for each output", outputs.size(), inputs.size());
-  CollectiveCall all{.type = OpType::_REDUCE_SCATTER_BASE, .outputs = outputs};
+  CollectiveCall all{.type = OpType::_REDUCE_SCATTER_BASE};
   for (size_t i = 0; i < outputs.size(); ++i) {
-    append(all, calls().reduce_scatter_tensor(outputs[i], inputs[i],
-                                              options.reduceOp));
+    all.append(
+        calls().reduce_scatter_tensor(outputs[i], inputs[i], options.reduceOp));
   }
   return submit(std::move(all), options);
 }
@@ -286,9 +279,9 @@ C10dBackend::Work C10dBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   checks("allgather_into_tensor")
       .same_count("an output for each input", inputs.size(), outputs.size());
-  CollectiveCall all{.type = OpType::_ALLGATHER_BASE, .outputs = outputs};
+  CollectiveCall all{.type = OpType::_ALLGATHER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
-    append(all, calls().all_gather_into_tensor(outputs[i], inputs[i]));
+    all.append(calls().all_gather_into_tensor(outputs[i], inputs[i]));
   }
   return submit(std::move(all), options);
 }

@@ -1,5 +1,7 @@
 #include "lockstep/comm/coalesced_calls.h"
 
+#include <utility>
+
 #include "lockstep/comm/transport/call_factory.h"
 #include "lockstep/comm/transport/joined_messages.h"
 
@@ -71,12 +73,7 @@ void CoalescedCalls::barrier() { added_.push_back(calls_.barrier()); }
 
 CollectiveCall CoalescedCalls::join(size_t small_bytes) && {
   CollectiveCall all{.type = c10d::OpType::COALESCED};
-  for (const auto& call : added_) {
-    all.outputs.insert(all.outputs.end(), call.outputs.begin(),
-                       call.outputs.end());
-    all.collectives.insert(all.collectives.end(), call.collectives.begin(),
-                           call.collectives.end());
-  }
+  for (auto& call : added_) all.append(std::move(call));
   added_.clear();
   all.collectives = join_all_reduces(all.collectives, small_bytes);
   return all;

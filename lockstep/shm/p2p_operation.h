@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -31,6 +32,23 @@ struct P2pOperation {
   /// Returns a description such as "send to rank 1 (64 bytes, tag 3)".
   std::string describe() const;
 };
+
+/// Throws InvalidArgument unless `peer` is one of the other `ranks`.
+void check_peer(int peer, int rank, int ranks);
+
+// The errors with which the operations of `rank` fail.
+
+/// `rank` left the group before the operation ended.
+std::exception_ptr left_during(const P2pOperation& operation, int rank);
+/// `end` says how the peer ended: "rank 1 (host a, pid 7) left the group".
+std::exception_ptr ended_by(const std::string& end,
+                            const P2pOperation& operation, int rank);
+/// `whereabouts` says what the peer does.
+std::exception_ptr timed_out(const P2pOperation& operation, int rank,
+                             const std::string& whereabouts);
+/// The message that `source` sent with `tag` has `sent_bytes` and not `bytes`.
+std::exception_ptr wrong_size(int source, uint64_t sent_bytes, int tag,
+                              int rank, uint64_t bytes);
 
 /// An operation that has ended, except for the steps that are done without
 /// holding a lock: copying a large message, and calling `done`.

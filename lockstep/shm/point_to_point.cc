@@ -15,10 +15,6 @@ namespace {
 // Time between two checks that the other ranks are alive.
 constexpr int kSleepMs = 20;
 
-std::exception_ptr failure(const Problem& problem) {
-  return std::make_exception_ptr(CommError(problem));
-}
-
 void run_all(FinishedOperations& finished) {
   for (FinishedOperation& operation : finished) operation.run();
 }
@@ -66,11 +62,7 @@ PointToPoint::~PointToPoint() {
 
   FinishedOperations finished;
   const auto left = [&](const P2pOperation& operation) {
-    return failure(
-        {.code = ErrorCode::kCollectiveFailed,
-         .what = fmt::format("rank {} left the group during its {}", rank_,
-                             operation.describe()),
-         .fix = "wait for pending messages before you destroy the group"});
+    return left_during(operation, rank_);
   };
   receives_.advance(finished, left);
   for (const auto& queue : sends_) {
@@ -97,21 +89,9 @@ void PointToPoint::abort(const std::string& reason) noexcept {
   leave(State::kFailed);
 }
 
-void PointToPoint::check_peer(int peer) const {
-  if (peer >= 0 && peer < segment_.ranks() && peer != rank_) return;
-  throw InvalidArgument(
-      "comm",
-      {.code = ErrorCode::kBadRank,
-       .what = peer == rank_ ? "a rank can't send to or receive from itself"
-                             : "there is no such rank",
-       .expected =
-           fmt::format("another rank from 0 to {}", segment_.ranks() - 1),
-       .got = std::to_string(peer)});
-}
-
 void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
                         milliseconds timeout, P2pDone done) {
-  check_peer(to);
+  check_peer(to, rank_, segment_.ranks());
   SendQueue& queue = *sends_[static_cast<size_t>(to)];
   if (segment_.line(to).state.load() > State::kHere) queue.close();
   queue.add({.kind = P2pOperation::Kind::kSend,
@@ -129,13 +109,13 @@ void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
 
 void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
                            milliseconds timeout, P2pDone done) {
-  check_peer(from);
+  check_peer(from, rank_, segment_.ranks());
   start_receive(from, tag, data, timeout, std::move(done));
 }
 
 void PointToPoint::receive_any(int tag, std::span<std::byte> data,
                                milliseconds timeout, P2pDone done) {
-  if (segment_.ranks() == 1) check_peer(rank_);
+  if (segment_.ranks() == 1) check_peer(rank_, rank_, 1);
   start_receive(kAnySource, tag, data, timeout, std::move(done));
 }
 
@@ -211,22 +191,12 @@ bool PointToPoint::is_idle() const {
 
 std::exception_ptr PointToPoint::failure_of(
     const P2pOperation& operation) const {
-  const std::string its =
-      fmt::format("rank {}'s {}", rank_, operation.describe());
   const std::string end = operation.peer == kAnySource
                               ? all_ends()
                               : peers_.end_of(operation.peer).value_or("");
-  if (!end.empty()) {
-    return failure({.code = ErrorCode::kCollectiveFailed,
-                    .what = fmt::format("{}; that ends {}", end, its),
-                    .fix = "look at that rank's own output"});
-  }
+  if (!end.empty()) return ended_by(end, operation, rank_);
   if (Clock::now() <= operation.deadline) return nullptr;
-  return failure({.code = ErrorCode::kCollectiveFailed,
-                  .what = its + " timed out: it was not done in time",
-                  .got = whereabouts(operation),
-                  .fix = "look at what that rank does; if it only needs "
-                         "longer, raise the timeout"});
+  return timed_out(operation, rank_, whereabouts(operation));
 }
 
 std::string PointToPoint::whereabouts(const P2pOperation& operation) const {

@@ -71,7 +71,6 @@ class PointToPoint {
   using State = P2pRankState::State;
 
   void join();
-  void check_peer(int peer) const;
   void start_receive(int from, int tag, std::span<std::byte> data,
                      milliseconds timeout, P2pDone done);
   /// Leaves pending operations to the thread.

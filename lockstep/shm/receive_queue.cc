@@ -110,13 +110,7 @@ FinishedOperation ReceiveQueue::deliver(Pending pending, int source,
   std::function<void()> last_step;
   std::span<std::byte> out = pending.data;
   if (head.bytes != out.size()) {
-    error = std::make_exception_ptr(CommError(
-        {.code = ErrorCode::kCallsDiffer,
-         .what = fmt::format("rank {} sent {} bytes with tag {}, rank {} "
-                             "receives {}",
-                             source, head.bytes, head.tag, rank_, out.size()),
-         .fix = "make both ranks' tensors of one size and type, or their "
-                "tags differ"}));
+    error = wrong_size(source, head.bytes, head.tag, rank_, out.size());
     out = {};
   }
   if (!head.is_inline()) {

@@ -108,7 +108,7 @@ void MessageReceiver::on_announce(int source, const Frame& frame,
 void MessageReceiver::deliver(Pending pending, int source,
                               std::span<const std::byte> data,
                               FinishedOperations& finished) {
-  std::exception_ptr error = wrong_size(pending, source, data.size());
+  std::exception_ptr error = size_error(pending, source, data.size());
   if (!error) std::copy(data.begin(), data.end(), pending.data.begin());
   finished.emplace_back(std::move(pending.receive), source, std::move(error));
   give_credit(source, data.size() + kCreditPerMessage);
@@ -124,7 +124,7 @@ void MessageReceiver::give_credit(int source, uint64_t charge) {
 
 void MessageReceiver::answer(Pending pending, int source, uint64_t id,
                              uint64_t bytes, FinishedOperations& finished) {
-  std::exception_ptr error = wrong_size(pending, source, bytes);
+  std::exception_ptr error = size_error(pending, source, bytes);
   links_.queue(source, {.kind = error ? FrameKind::kRefuse : FrameKind::kAccept,
                         .id = id});
   if (error || bytes == 0) {
@@ -134,18 +134,12 @@ void MessageReceiver::answer(Pending pending, int source, uint64_t id,
   }
 }
 
-std::exception_ptr MessageReceiver::wrong_size(const Pending& pending,
+std::exception_ptr MessageReceiver::size_error(const Pending& pending,
                                                int source,
                                                uint64_t bytes) const {
   if (bytes == pending.data.size()) return nullptr;
-  return std::make_exception_ptr(CommError(
-      {.code = ErrorCode::kCallsDiffer,
-       .what = fmt::format("rank {} sent {} bytes with tag {}, rank {} "
-                           "receives {}",
-                           source, bytes, pending.receive.tag, rank_,
-                           pending.data.size()),
-       .fix = "make both ranks' tensors of one size and type, or their "
-              "tags differ"}));
+  return shm::wrong_size(source, bytes, pending.receive.tag, rank_,
+                         pending.data.size());
 }
 
 std::span<std::byte> MessageReceiver::memory_for(int source,

@@ -95,7 +95,7 @@ class MessageReceiver {
   void answer(Pending pending, int source, uint64_t id, uint64_t bytes,
               shm::FinishedOperations& finished);
   void give_credit(int source, uint64_t charge);
-  std::exception_ptr wrong_size(const Pending& pending, int source,
+  std::exception_ptr size_error(const Pending& pending, int source,
                                 uint64_t bytes) const;
 
   int rank_;

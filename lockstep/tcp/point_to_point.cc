@@ -26,10 +26,6 @@ namespace {
 // Longer timeouts than this are the same, and do not overflow the clock.
 constexpr std::chrono::hours kLongest{24 * 365};
 
-std::exception_ptr failure(const Problem& problem) {
-  return std::make_exception_ptr(CommError(problem));
-}
-
 FileDescriptor make_eventfd() {
   const int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (fd < 0) {
@@ -138,17 +134,6 @@ void PointToPoint::flush() {
   }
 }
 
-void PointToPoint::check_peer(int peer) const {
-  if (peer >= 0 && peer < ranks() && peer != rank_) return;
-  throw InvalidArgument(
-      "comm",
-      {.code = ErrorCode::kBadRank,
-       .what = peer == rank_ ? "a rank can't send to or receive from itself"
-                             : "there is no such rank",
-       .expected = fmt::format("another rank from 0 to {}", ranks() - 1),
-       .got = std::to_string(peer)});
-}
-
 PointToPoint::Lock PointToPoint::lock() {
   const std::lock_guard turn(turn_);
   return Lock(mutex_);
@@ -189,7 +174,7 @@ P2pOperation PointToPoint::begin(P2pOperation::Kind kind, int peer, int tag,
 
 void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
                         milliseconds timeout, P2pDone done) {
-  check_peer(to);
+  shm::check_peer(to, rank_, ranks());
   Lock lock = this->lock();
   Peer& peer = at(to);
   P2pOperation operation = begin(P2pOperation::Kind::kSend, to, tag,
@@ -206,13 +191,13 @@ void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
 
 void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
                            milliseconds timeout, P2pDone done) {
-  check_peer(from);
+  shm::check_peer(from, rank_, ranks());
   start_receive(from, tag, data, timeout, std::move(done));
 }
 
 void PointToPoint::receive_any(int tag, std::span<std::byte> data,
                                milliseconds timeout, P2pDone done) {
-  if (ranks() == 1) check_peer(rank_);
+  if (ranks() == 1) shm::check_peer(rank_, rank_, 1);
   start_receive(shm::kAnySource, tag, data, timeout, std::move(done));
 }
 
@@ -354,7 +339,8 @@ void PointToPoint::on_frame(int rank) {
   Peer& peer = at(rank);
   const Frame& frame = peer.frame;
   const auto gave_up = [&](const P2pOperation& operation) {
-    return failure_by(name(rank) + " gave up on the message", operation);
+    return shm::ended_by(name(rank) + " gave up on the message", operation,
+                         rank_);
   };
   switch (frame.kind) {
     case FrameKind::kMessage:
@@ -403,7 +389,10 @@ void PointToPoint::lose(int rank) {
   peer.sender.close();
   peer.connection = Connection();
   receiver_.on_end(
-      rank, [&](const P2pOperation& its) { return failure_by(*peer.end, its); },
+      rank,
+      [&](const P2pOperation& its) {
+        return shm::ended_by(*peer.end, its, rank_);
+      },
       finished_);
   fail_operations();
 }
@@ -423,39 +412,19 @@ bool PointToPoint::is_over(int peer) const {
                                  : at(peer).end.has_value();
 }
 
-std::exception_ptr PointToPoint::failure_by(
-    const std::string& end, const P2pOperation& operation) const {
-  return failure({.code = ErrorCode::kCollectiveFailed,
-                  .what = fmt::format("{}; that ends rank {}'s {}", end, rank_,
-                                      operation.describe()),
-                  .fix = "look at that rank's own output"});
-}
-
 std::exception_ptr PointToPoint::failure_of(
     const P2pOperation& operation) const {
-  if (has_left_) {
-    return failure(
-        {.code = ErrorCode::kCollectiveFailed,
-         .what = fmt::format("rank {} left the group during its {}", rank_,
-                             operation.describe()),
-         .fix = "wait for pending messages before you destroy the group"});
-  }
+  if (has_left_) return shm::left_during(operation, rank_);
   if (failure_) {
-    return failure_by(fmt::format("{} failed: {}", name(rank_), *failure_),
-                      operation);
+    return shm::ended_by(fmt::format("{} failed: {}", name(rank_), *failure_),
+                         operation, rank_);
   }
   const std::string end = operation.peer == shm::kAnySource
                               ? all_ends()
                               : at(operation.peer).end.value_or("");
-  if (!end.empty()) return failure_by(end, operation);
+  if (!end.empty()) return shm::ended_by(end, operation, rank_);
   if (Clock::now() < operation.deadline) return nullptr;
-  return failure(
-      {.code = ErrorCode::kCollectiveFailed,
-       .what = fmt::format("rank {}'s {} timed out: it was not done in time",
-                           rank_, operation.describe()),
-       .got = whereabouts(operation),
-       .fix = "look at what that rank does; if it only needs longer, raise the "
-              "timeout"});
+  return shm::timed_out(operation, rank_, whereabouts(operation));
 }
 
 std::string PointToPoint::whereabouts(const P2pOperation& operation) const {

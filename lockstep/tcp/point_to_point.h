@@ -107,7 +107,6 @@ class PointToPoint {
   }
   Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
   const Peer& at(int rank) const { return peers_[static_cast<size_t>(rank)]; }
-  void check_peer(int peer) const;
 
   Lock lock();
   /// Calls `done` of what finished since the last time. Releases the lock.
@@ -135,8 +134,6 @@ class PointToPoint {
   void fail_operations();
   bool is_over(int peer) const;
   std::exception_ptr failure_of(const shm::P2pOperation& operation) const;
-  std::exception_ptr failure_by(const std::string& end,
-                                const shm::P2pOperation& operation) const;
   std::string whereabouts(const shm::P2pOperation& operation) const;
   std::string all_ends() const;
   void leave();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <variant>
 #include <vector>
 
@@ -94,6 +95,14 @@ struct CollectiveCall {
   std::vector<at::Tensor> outputs{};  ///< tensors that it writes to
   /// Collectives that are performed in this order. Usually there is one.
   std::vector<Collective> collectives{};
+
+  /// Adds the outputs and the collectives of `call`.
+  void append(CollectiveCall call) {
+    outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
+    collectives.insert(collectives.end(),
+                       std::make_move_iterator(call.collectives.begin()),
+                       std::make_move_iterator(call.collectives.end()));
+  }
 };
 
 }  // namespace lockstep

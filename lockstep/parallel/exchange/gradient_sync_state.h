@@ -113,8 +113,10 @@ struct GradientSyncState {
     switch (event) {
       case SyncEvent::kBegin:
         if (phase != SyncPhase::kIdle && phase != SyncPhase::kAbandoned) break;
-        *this = {};
         phase = SyncPhase::kOpen;
+        gradients.clear();  // keeps the memory for the next step
+        order.clear();
+        repeated.reset();
         for (const int64_t count : expected) {
           gradients.push_back({.expected = count,
                                .state = count == 0 ? GradientState::kReady

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/blocked_sigpipe.h"
@@ -22,26 +23,6 @@ namespace {
 
 // Importing torch from a cold disk takes long.
 constexpr double kStartTimeoutSeconds = 120;
-
-/// Returns the name of the type in torch: "float32" for "Float".
-std::string torch_name(at::ScalarType type) {
-  switch (type) {
-    case at::ScalarType::Byte:
-      return "uint8";
-    case at::ScalarType::Int:
-      return "int32";
-    case at::ScalarType::Long:
-      return "int64";
-    case at::ScalarType::Half:
-      return "float16";
-    case at::ScalarType::BFloat16:
-      return "bfloat16";
-    case at::ScalarType::Double:
-      return "float64";
-    default:
-      return "float32";
-  }
-}
 
 }  // namespace
 
@@ -85,7 +66,7 @@ PyTorchCollectives::PyTorchCollectives(const ProcessGroup& group)
 double PyTorchCollectives::time(Collective collective, int64_t count,
                                 at::ScalarType type, int64_t calls) {
   write(fmt::format("time {} {} {} {}", name_of(collective), count,
-                    torch_name(type), calls));
+                    c10::getDtypeNames(type).first, calls));
   const std::string answer = read();
   double seconds = 0;
   const auto parsed =

@@ -426,7 +426,7 @@ void Run::finish() {
   }
 }
 
-void Run::write_output(const std::function<void()>& write) {
+void Run::write_output(c10::function_ref<void()> write) {
   try {
     write();
   } catch (const IoError& error) {

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <c10/util/FunctionRef.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/batch_source.h"
@@ -84,7 +85,7 @@ class Run {
   }
   /// Calls `write`, which writes a file besides the checkpoints. If that fails,
   /// the run saves a checkpoint before it ends with the error.
-  void write_output(const std::function<void()>& write);
+  void write_output(c10::function_ref<void()> write);
   std::optional<IoError> output_failure() const;
   RunState state() const;
 

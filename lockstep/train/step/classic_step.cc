@@ -20,9 +20,8 @@ using torch::Tensor;
 
 class ClassicStep : public StepStrategy {
  public:
-  explicit ClassicStep(const StepContext& context) : StepStrategy(context) {
-    restart_accounts();
-  }
+  explicit ClassicStep(const StepContext& context)
+      : StepStrategy(context), main_thread_s_(context.plan.devices.size()) {}
 
   StepResult step(const StepInput& input, PhaseTimes& phases) override;
   int64_t copies() const override {

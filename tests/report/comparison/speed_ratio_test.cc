@@ -21,9 +21,9 @@ SpeedRatio of_logarithms(const std::vector<double>& logarithms,
   return speed_ratio(ours, theirs, confidence);
 }
 
-// From the table of Student's t in NIST's handbook (1.3.6.7.2): t of 0.975 is
-// 12.706 for 1, 4.303 for 2 and 2.262 for 9 degrees of freedom. t of 0.995 for
-// 2 is 9.925.
+// NIST's handbook (1.3.6.7.2) has a table of Student's t. For 0.975 it
+// is 12.706 with 1, 4.303 with 2 and 2.262 with 9 degrees of freedom. For 0.995
+// it is 9.925 with 2.
 TEST(SpeedRatio, HasStudentsInterval) {
   const double root = std::sqrt(0.5);  // {root, -root} has deviation 1
   EXPECT_NEAR(std::log(of_logarithms({root, -root}, 0.95).interval->high),
