@@ -33,7 +33,7 @@ struct Workload {
   Tensor x, y;
 
   DataParallel<M> wrapped(bool verifies) const {
-    return DataParallel<M>(make(), make, devices("cpu:2"),
+    return DataParallel<M>(make(), make, devices("2xcpu"),
                            DataParallelOptions().verify_first_step(verifies));
   }
 };

@@ -88,7 +88,7 @@ class Arguments {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  /// Returns the devices of an argument such as "cpu:2". Slices may share
+  /// Returns the devices of an argument such as "2xcpu". Slices may share
   /// cores.
   std::vector<lockstep::Device> devices() {
     try {

@@ -26,7 +26,7 @@ digest_of() {
 }
 
 # Two slices of the CPU stand for two GPUs. With one core there is only one.
-devices=cpu:2
+devices=2xcpu
 [ "$(nproc)" -ge 2 ] || devices=cpu
 # Each batch is cut into two shards on any number of devices, because the bits
 # of a run depend on the number of shards.

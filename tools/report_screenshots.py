@@ -20,8 +20,8 @@ CHECK = ROOT / "tests" / "report" / "page" / "browser" / "check_page.py"
 COLOURS = 64
 MOST_BYTES = 200_000
 # (strategy, devices)
-RUNS = (("single", "cpu"), ("dp-classic", "cpu:2"), ("dp", "cpu:2"),
-        ("ddp", "cpu:2"))
+RUNS = (("single", "cpu"), ("dp-classic", "2xcpu"), ("dp", "cpu:2"),
+        ("ddp", "2xcpu"))
 
 
 def train(lockstep, folder, strategy, devices, arguments):

@@ -1,6 +1,6 @@
 // A language model on several devices: wrap it, train, save model->module(),
 // load, wrap again. Arguments: devices, steps and a text to train on:
-//     language_model cpu:2 20 book.txt
+//     language_model 2xcpu 20 book.txt
 #include <iostream>
 
 #include "../arguments.h"

@@ -1,5 +1,5 @@
 // Your own module, dataset and loss, with one of LibTorch's optimizers:
-//   ./own_model --strategy ddp --devices cpu:2 --epochs 20 --out-dir /tmp/run
+//   ./own_model --strategy ddp --devices 2xcpu --epochs 20 --out-dir /tmp/run
 #include "lockstep/lockstep.h"
 
 using torch::Tensor;

@@ -123,7 +123,7 @@ int main(int argc, char** argv) try {
     const auto net = copy();
     make_steps(
         DataParallel(net,
-                     devices("cpu:" + std::to_string(count),
+                     devices(std::to_string(count) + "xcpu",
                              Duplicates::kRefuse, Oversubscription::kAllow),
                      DataParallelOptions().shards(shards).intra_op_threads(1)),
         ProcessGroup(), batch);

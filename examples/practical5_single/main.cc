@@ -1,4 +1,4 @@
-// Practical 5: trains a network. `show` prints its inputs: cpu:2 64 20 show
+// Practical 5: trains a network. `show` prints its inputs: 2xcpu 64 20 show
 #include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;

@@ -1,6 +1,6 @@
 // ResNet-34 on CIFAR-10, like TrainerSingle and TrainerDP of the practical. The
 // options are those of `lockstep train`:
-//     resnet34_cifar10 --strategy dp --devices cpu:2 --max-steps 20
+//     resnet34_cifar10 --strategy dp --devices 2xcpu --max-steps 20
 // Without a folder cifar10 with the *.bin files, it makes three small steps on
 // generated images.
 #include <filesystem>

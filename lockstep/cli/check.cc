@@ -82,7 +82,7 @@ void check(const CheckFlags& flags) {
     throw BadUsage(
         "[usage] there are no links to check: expected two devices "
         "or more, got " +
-        join_names(devices) + "; give --devices cpu:2");
+        join_names(devices) + "; give --devices 2xcpu");
   }
   const std::vector<Link> links = links_between(devices);
   const auto findings = check_links_in_child(

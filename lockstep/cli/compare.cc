@@ -310,7 +310,7 @@ void add_compare(CLI::App& app) {
       "for language models; all of a step is timed. --pytorch needs a Python\n"
       "with torch: the one in the variable LOCKSTEP_PYTHON, else the one that\n"
       "Lockstep was built with, if it is here, else python3.\n\nExample:\n"
-      "  lockstep compare --model mlp --batch-size 64 --devices cpu:2 "
+      "  lockstep compare --model mlp --batch-size 64 --devices 2xcpu "
       "--pytorch");
   command->callback([flags] { run(*flags); });
 }

@@ -48,7 +48,7 @@ void add_train(CLI::App& app) {
       "The same command with --resume auto goes on, on other devices if you\n"
       "like.\n\n"
       "Example:\n"
-      "  lockstep train --devices cpu:2 --max-steps 100 \\\n"
+      "  lockstep train --devices 2xcpu --max-steps 100 \\\n"
       "      --out-dir runs/first");
   command->callback([flags] { run(*flags); });
 }

@@ -18,7 +18,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kForms =
-    "all, a count, cpu, cpu:N, cuda, cuda:N or a list like cuda:0,cuda:1";
+    "all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
+    "cuda:0,cuda:1 or cpu:0,cpu:1";
 
 std::string_view trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
@@ -119,6 +120,24 @@ std::vector<Device> gpus(int count, std::string_view asked) {
   return found;
 }
 
+/// A count and the kind of device that it counts, if `asked` names one.
+struct Count {
+  int number = 0;
+  std::optional<DeviceKind> kind;
+};
+
+/// Parses "2", "2xcpu" or "2xcuda". Returns nullopt if `asked` is no count.
+std::optional<Count> parse_count(std::string_view asked) {
+  const auto times = asked.find('x');
+  const auto number = to_int(asked.substr(0, times));
+  if (!number) return std::nullopt;
+  if (times == std::string_view::npos) return Count{*number, std::nullopt};
+  const auto kind = asked.substr(times + 1);
+  if (kind == "cpu") return Count{*number, DeviceKind::kCpu};
+  if (kind == "cuda") return Count{*number, DeviceKind::kCuda};
+  return std::nullopt;
+}
+
 Device parse_name(std::string_view name) {
   const auto colon = name.find(':');
   if (colon == std::string_view::npos) unknown_device(name);
@@ -166,6 +185,22 @@ void check_gpu_exists(const Device& device) {
   }
 }
 
+/// Refuses a slice that is named without the other slices. Such a name was once
+/// a count, so it must not become another device silently.
+void check_not_alone(const std::vector<Device>& list, std::string_view asked) {
+  const int index = list.front().index;
+  if (list.size() > 1 || index == 0) return;
+  const std::string count = index == 1
+                                ? "cpu for the whole host"
+                                : fmt::format("{0}xcpu for {0} slices", index);
+  throw DeviceError(
+      {.code = ErrorCode::kNoSuchDevice,
+       .what = fmt::format("'{}' names one slice and not the others", asked),
+       .expected = "a count of slices, or the names of all",
+       .fix = fmt::format("write {}, or list the names, such as cpu:0,cpu:1",
+                          count)});
+}
+
 /// Sets the number of slices in a list to the number of different slices that
 /// are named. In cpu:0,cpu:2 the slice cpu:1 is missing, so the number of
 /// slices would be a guess.
@@ -200,6 +235,7 @@ std::vector<Device> parse_list(std::string_view list, Duplicates duplicates,
   check_kinds(parsed);
   if (duplicates == Duplicates::kRefuse) check_twice(parsed);
   if (parsed.front().is_cpu()) {
+    check_not_alone(parsed, list);
     number_slices(parsed, list, oversubscription);
   } else {
     std::for_each(parsed.begin(), parsed.end(), check_gpu_exists);
@@ -216,21 +252,22 @@ std::string Device::name() const {
 std::vector<Device> devices(std::string_view list, Duplicates duplicates,
                             Oversubscription oversubscription) {
   const std::string_view asked = trim(list);
-  const bool has_gpu = cuda_device_count() > 0;
+  const DeviceKind best =
+      cuda_device_count() > 0 ? DeviceKind::kCuda : DeviceKind::kCpu;
+  const auto first = [&](int count, DeviceKind kind) {
+    return kind == DeviceKind::kCuda
+               ? gpus(count, asked)
+               : host_slices(count, asked, oversubscription);
+  };
   if (asked == "all" || asked == "auto") {
-    return has_gpu ? gpus(cuda_device_count(), asked)
-                   : host_slices(std::min(core_count(), kMaxSlices), asked,
-                                 oversubscription);
+    return first(best == DeviceKind::kCuda ? cuda_device_count()
+                                           : std::min(core_count(), kMaxSlices),
+                 best);
   }
-  if (const auto count = to_int(asked)) {
-    return has_gpu ? gpus(*count, asked)
-                   : host_slices(*count, asked, oversubscription);
-  }
-  if (asked == "cuda") return gpus(cuda_device_count(), asked);
-  if (asked == "cpu") return host_slices(1, asked, oversubscription);
-  if (asked.find(',') == std::string_view::npos) {
-    const Device lone = parse_name(asked);
-    if (lone.is_cpu()) return host_slices(lone.index, asked, oversubscription);
+  if (asked == "cuda") return first(cuda_device_count(), DeviceKind::kCuda);
+  if (asked == "cpu") return first(1, DeviceKind::kCpu);
+  if (const auto count = parse_count(asked)) {
+    return first(count->number, count->kind.value_or(best));
   }
   return parse_list(asked, duplicates, oversubscription);
 }

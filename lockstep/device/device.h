@@ -37,13 +37,17 @@ enum class Oversubscription { kRefuse, kAllow };
 /// Parses a list of devices.
 ///
 ///   all, auto            every GPU; without one, a slice per allowed core
-///   3                    three GPUs; without one, three slices
-///   cpu:2                the host divided into two slices: cpu:0, cpu:1. A
-///                        single `cpu:N` is a count; in a list, an index
+///   2                    the first two GPUs; without one, two slices
+///   2xcpu                the host divided into two slices: cpu:0, cpu:1
+///   2xcuda               the first two GPUs: cuda:0, cuda:1
 ///   cpu                  the whole host as one slice
 ///   cuda                 every GPU
 ///   cuda:0,cuda:1        these GPUs
 ///   cpu:0,cpu:1          these slices; the host has as many as are listed
+///
+/// A name is an index, as in torch: cuda:2 is the third GPU. A single slice has
+/// to be cpu:0, the whole host: a list names all slices, since their number is
+/// the length of the list.
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
 /// device, a mix of kinds, a device named twice unless `duplicates` allows it,

@@ -8,7 +8,7 @@ namespace {
   throw DeviceError(
       {.code = ErrorCode::kNotInBuild,
        .what = "this build has no CUDA support",
-       .fix = "use devices such as cpu:2, or build with a CUDA toolkit"});
+       .fix = "use devices such as 2xcpu, or build with a CUDA toolkit"});
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ class DataParallel {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the devices must be a std::vector<lockstep::Device>, such "
-                  "as lockstep::devices(\"cpu:2\")");
+                  "as lockstep::devices(\"2xcpu\")");
   }
 
   DataParallelImpl<M>* operator->() const { return impl_.get(); }

@@ -25,7 +25,7 @@ torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
 void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
           ProcessGroup world) {
   SAYS(DataParallel(module, [] { return std::make_shared<Net>(); }, devices));
-  DataParallel(module, SAYS(lockstep::devices("cpu:2")));
+  DataParallel(module, SAYS(lockstep::devices("2xcpu")));
   lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
                     SAYS(Oversubscription::kAllow));
   Net* model = module.get();

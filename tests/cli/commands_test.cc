@@ -124,7 +124,7 @@ TEST(Train, GivesTheSameDigestForTheSameShards) {
   };
   const auto single = digest_of({"train", "--strategy", "single"});
   const auto parallel =
-      digest_of({"train", "--strategy", "dp", "--devices", "cpu:2"});
+      digest_of({"train", "--strategy", "dp", "--devices", "2xcpu"});
   EXPECT_EQ(single, parallel);
 }
 

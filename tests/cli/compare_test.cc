@@ -139,7 +139,7 @@ TEST(Compare, ComparesFinishedRuns) {
     runs.push_back(folder.path(strategy + ".json"));
     const Ended trained = run_lockstep(
         {"train", "--model", "mlp", "--strategy", strategy, "--devices",
-         strategy == "dp" ? "cpu:2" : "cpu", "--max-steps", "3", "--no-eval",
+         strategy == "dp" ? "2xcpu" : "cpu", "--max-steps", "3", "--no-eval",
          "--report", runs.back()});
     ASSERT_EQ(trained.code, 0) << trained.err;
   }

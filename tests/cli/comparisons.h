@@ -25,7 +25,7 @@ inline Arguments compare(const Arguments& more) {
   Arguments all{"compare"};
   const std::vector<std::pair<std::string, std::string>> defaults{
       {"--model", "mlp"}, {"--batch-size", "8"}, {"--steps", "2"},
-      {"--warmup", "1"},  {"--rounds", "1"},     {"--devices", "cpu:2"},
+      {"--warmup", "1"},  {"--rounds", "1"},     {"--devices", "2xcpu"},
   };
   for (const auto& [option, value] : defaults) {
     if (std::find(more.begin(), more.end(), option) != more.end()) continue;

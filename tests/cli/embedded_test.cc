@@ -42,7 +42,7 @@ Words two_steps(Words more) {
 }
 
 TEST(ExitCodes, TellThatTrainingFailedFromBadUsage) {
-  const Words one = two_steps({"--devices", "cpu:1"});
+  const Words one = two_steps({"--devices", "cpu"});
   EXPECT_EQ(embedded("", one).code, kExitDone);
   const Outcome failed = embedded("FAILURE=no-loss", one);
   EXPECT_EQ(failed.code, kExitTrainingFailed) << failed.text;
@@ -54,7 +54,7 @@ TEST(ExitCodes, TellThatTrainingFailedFromBadUsage) {
 }
 
 TEST(ExitCodes, OfRanksThatCanNotTrainAreThatOfTheJob) {
-  const Words ranks = two_steps({"--strategy", "ddp", "--devices", "cpu:2"});
+  const Words ranks = two_steps({"--strategy", "ddp", "--devices", "2xcpu"});
   const Outcome outcome = embedded("FAILURE=foreign-leaf", ranks);
   EXPECT_EQ(outcome.code, kExitTrainingFailed) << outcome.text;
   expect_problem(outcome.text, ErrorCode::kForeignLeaf, {});
@@ -93,7 +93,7 @@ TEST(EmbeddedProgram, HasTheDefaultsOfItsAuthor) {
     EXPECT_EQ(report.at("test").at("samples"), 0) << strategy;
   }
   const auto report = report_of("dp", {"--strategy", "single", "--devices",
-                                       "cpu:1", "--precision", "fp32"});
+                                       "cpu", "--precision", "fp32"});
   EXPECT_EQ(report.at("strategy"), "single");
   EXPECT_EQ(report.at("world_size"), 1);
   EXPECT_EQ(report.at("precision"), "fp32");
@@ -106,7 +106,7 @@ TEST(EmbeddedProgram, MeansTheSameInEveryLocale) {
                        const std::string& name) {
     const Outcome outcome = embedded(
         environment,
-        two_steps({"--devices", "cpu:1", "--clip-grad-norm", "0.5", "--config",
+        two_steps({"--devices", "cpu", "--clip-grad-norm", "0.5", "--config",
                    folder.path("options.json"), "--out-dir", folder.path(name),
                    "--csv", folder.path(name + ".csv")}));
     EXPECT_EQ(outcome.code, kExitDone) << outcome.text;

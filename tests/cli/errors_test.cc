@@ -68,9 +68,14 @@ TEST(Errors, DeviceThatIsNotThere) {
                {in_brackets(ErrorCode::kNoSuchDevice), "cuda:99"});
 }
 
+TEST(Errors, OneSliceOfSeveral) {
+  expect_error(train({"--devices", "cpu:2"}), kBadUsage,
+               {in_brackets(ErrorCode::kNoSuchDevice), "'cpu:2'", "2xcpu"});
+}
+
 TEST(Errors, MoreSlicesThanCores) {
   const size_t cores = allowed_cores().size();
-  const std::string list = "cpu:" + std::to_string(cores + 1);
+  const std::string list = std::to_string(cores + 1) + "xcpu";
   expect_error(train({"--devices", list}), kBadUsage,
                {in_brackets(ErrorCode::kNoSuchDevice), std::to_string(cores)});
 }
@@ -162,17 +167,17 @@ TEST(Errors, OptionsThatContradict) {
 TEST(Errors, ShardsThatTheDevicesCanNotShare) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   expect_error(
-      train({"--strategy", "dp", "--devices", "cpu:2", "--shards", "1"}),
+      train({"--strategy", "dp", "--devices", "2xcpu", "--shards", "1"}),
       kBadUsage,
       {in_brackets(ErrorCode::kBadOption), "--shards", "cpu:0, cpu:1"});
   expect_error(
-      train({"--strategy", "dp", "--devices", "cpu:2", "--shards", "3"}), 0,
+      train({"--strategy", "dp", "--devices", "2xcpu", "--shards", "3"}), 0,
       {"3 shards", "2 devices"});
 }
 
 TEST(Errors, SeveralDevicesForStrategySingle) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
-  for (const char* list : {"cpu:2", "cpu:0,cpu:1"}) {
+  for (const char* list : {"2xcpu", "cpu:0,cpu:1"}) {
     expect_error(train({"--strategy", "single", "--devices", list}), kBadUsage,
                  {in_brackets(ErrorCode::kBadOption), "strategy single",
                   "cpu:0, cpu:1", "--strategy dp"});
@@ -197,7 +202,7 @@ TEST(Errors, BatchLargerThanTheDataset) {
 TEST(Errors, BatchSmallerThanTheDevicesIsAllowedWithAWarning) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   expect_error(
-      train({"--strategy", "dp", "--devices", "cpu:2", "--batch-size", "1"}), 0,
+      train({"--strategy", "dp", "--devices", "2xcpu", "--batch-size", "1"}), 0,
       {"cpu:1"});
 }
 
@@ -261,8 +266,9 @@ TEST(Errors, HaveTheseTexts) {
        "CIFAR-10's binary files, got no such folder; name one with --data-dir "
        "[file-access]\n"},
       {train({"--devices", "tpu:0"}),
-       "[device] unknown device 'tpu:0'; expected all, a count, cpu, cpu:N, "
-       "cuda, cuda:N or a list like cuda:0,cuda:1; this machine has "},
+       "[device] unknown device 'tpu:0'; expected all, a count (2, 2xcpu or "
+       "2xcuda), cpu, cuda, or a list like cuda:0,cuda:1 or cpu:0,cpu:1; this "
+       "machine has "},
       {{"eval"},
        "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir of "
        "a run\n"},

@@ -33,7 +33,7 @@ TEST(DdpUsageErrors, AreFoundBeforeRanksStart) {
       {{"--data", "cifar10"}, "--data-dir"}};
   for (const auto& [words, message] : cases) {
     Words all = train(words);
-    all.insert(all.end(), {"--strategy", "ddp", "--devices", "cpu:2"});
+    all.insert(all.end(), {"--strategy", "ddp", "--devices", "2xcpu"});
     const auto ended = run_lockstep(all);
     EXPECT_EQ(ended.code, 2) << ended.err;
     EXPECT_EQ(count_of(ended.err, message), 1) << ended.err;

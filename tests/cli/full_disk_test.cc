@@ -42,7 +42,7 @@ std::string stderr_on_a_small_disk(const std::string& command,
 TEST(FullDisk, EndsARunThatFillsItWithACheckpoint) {
   for (const std::string strategy : {"single", "ddp"}) {
     const TemporaryFolder folder;
-    const std::string devices = strategy == "ddp" ? "cpu:2" : "cpu";
+    const std::string devices = strategy == "ddp" ? "2xcpu" : "cpu";
     int code = -1;
     const std::string text = stderr_on_a_small_disk(
         kProgram + joined(train_words({"--max-steps", "100000", "--strategy",

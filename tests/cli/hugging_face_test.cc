@@ -196,7 +196,7 @@ TEST_F(HuggingFaceRuns, TrainAHeadThatDiffersFromTheTable) {
   if (allowed_cores().size() >= 2) {
     for (const std::string strategy : {"dp", "ddp"}) {
       const auto other =
-          train_well({"--strategy", strategy, "--devices", "cpu:2"});
+          train_well({"--strategy", strategy, "--devices", "2xcpu"});
       EXPECT_EQ(digest_in(other.out), digest_in(ended.out)) << strategy;
     }
   }

@@ -87,8 +87,8 @@ TEST(ImageFolder, TrainsToTheSameBitsWhoeverReadsIt) {
   for (const Words& how : std::vector<Words>{
            {"--strategy", "single", "--devices", "cpu"},
            {"--strategy", "single", "--devices", "cpu", "--workers", "0"},
-           {"--strategy", "dp", "--devices", "cpu:2", "--workers", "3"},
-           {"--strategy", "ddp", "--devices", "cpu:2"}}) {
+           {"--strategy", "dp", "--devices", "2xcpu", "--workers", "3"},
+           {"--strategy", "ddp", "--devices", "2xcpu"}}) {
     Words words = how;
     words.insert(words.end(), {"--image-size", "16", "--shards", "2"});
     digests.insert(

@@ -29,7 +29,7 @@ CommandResult run_limited(const std::string& ulimit,
 TEST(Limits, OfTheSizeOfFilesAreAnErrorThatLeavesNothingHalf) {
   const TemporaryFolder folder;
   const std::string train =
-      "train --model mlp --devices cpu:1 --max-steps 2 --no-eval --quiet "
+      "train --model mlp --devices cpu --max-steps 2 --no-eval --quiet "
       "--out-dir " +
       folder.path("run");
   // Blocks of 512 bytes, so the weights don't fit.

@@ -48,7 +48,7 @@ TEST(Topo, MeasuresTheSlicesOfThisHost) {
   const TemporaryFolder folder;
   const std::string page = folder.path("topo.html");
   const CommandResult result = run_program_with(
-      {"topo", "--devices", "cpu:2", "--json", "--html", page});
+      {"topo", "--devices", "2xcpu", "--json", "--html", page});
   ASSERT_TRUE(result.ok()) << result.err;
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json.at("devices").size(), 2U);
@@ -72,7 +72,7 @@ TEST(Topo, RefusesAFileThatIsNone) {
 
 TEST(Check, SaysThatGoodLinksAreGood) {
   const CommandResult result =
-      run_program_with({"check", "--devices", "cpu:2"});
+      run_program_with({"check", "--devices", "2xcpu"});
   EXPECT_TRUE(result.ok()) << result.err;
   EXPECT_EQ(result.out,
             "ok    cpu:0 -> cpu:1\n"
@@ -81,7 +81,7 @@ TEST(Check, SaysThatGoodLinksAreGood) {
 
 TEST(Check, NamesABadLinkAndOneThatHangs) {
   const CommandResult result = run_program_with(
-      {"check", "--devices", "cpu:3", "--timeout", "3", "--json"},
+      {"check", "--devices", "3xcpu", "--timeout", "3", "--json"},
       {{"LOCKSTEP_LINK_FAULTS",
         "corrupt:cpu:0>cpu:1@4194304;delay=60:cpu:2>cpu:0"}});
   EXPECT_EQ(result.exit_code, 1) << result.err;
@@ -99,7 +99,7 @@ TEST(Check, TestsTheWholeInstallation) {
   const TemporaryFolder folder;
   const std::string report = folder.path("report.json");
   const CommandResult result = run_program_with(
-      {"check", "--full", "--devices", "cpu:2", "--report", report});
+      {"check", "--full", "--devices", "2xcpu", "--report", report});
   EXPECT_TRUE(result.ok()) << result.out << result.err;
   EXPECT_NE(result.out.find("single, dp, ddp: the same parameters"),
             std::string::npos)
@@ -110,8 +110,7 @@ TEST(Check, TestsTheWholeInstallation) {
 }
 
 TEST(Check, NeedsTwoDevices) {
-  const CommandResult result =
-      run_program_with({"check", "--devices", "cpu:1"});
+  const CommandResult result = run_program_with({"check", "--devices", "cpu"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.err.find("expected two devices"), std::string::npos)
       << result.err;
@@ -125,7 +124,7 @@ TEST(Check, IsMadeByARunWithAFault) {
                                               "--strategy",
                                               "dp-classic",
                                               "--devices",
-                                              "cpu:2",
+                                              "2xcpu",
                                               "--max-steps",
                                               "2",
                                               "--batch-size",

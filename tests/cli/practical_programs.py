@@ -73,7 +73,7 @@ class Programs(unittest.TestCase):
         for devices, samples in ((1, ["64"]), (2, ["32", "32"]),
                                  (3, ["22", "22", "20"]),
                                  (5, ["13", "13", "13", "13", "12"])):
-            output = run("practical5_dp", f"cpu:{devices}", "64", "1", "show")
+            output = run("practical5_dp", f"{devices}xcpu", "64", "1", "show")
             self.assertEqual([s for _, s in sorted(shards(output).items())],
                              samples)
             self.assertEqual(output.count(" memory peak: "), devices)
@@ -83,7 +83,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(shards(output), {"cpu:0": "64"})
 
     def test_ranks_have_the_bits_of_data_parallel(self):
-        expected = digest(run("practical5_dp", "cpu:2", "64", "5"))
+        expected = digest(run("practical5_dp", "2xcpu", "64", "5"))
         output = run("lockstep", "run", "--nproc-per-node", "2", "--",
                      "practical6_ddp", "64", "5")
         self.assertEqual(digest(output), expected)
@@ -107,14 +107,14 @@ class Programs(unittest.TestCase):
         self.assertIn("Rank: 1 | Local Rank: 1\n", output)
         # The same number of threads as under lockstep run gives the same bits.
         self.assertEqual(digest(output),
-                         digest(run("practical5_dp", "cpu:2", "64", "5")))
+                         digest(run("practical5_dp", "2xcpu", "64", "5")))
 
     def test_resnet34_has_one_digest_in_every_strategy(self):
         found = {digest(run("resnet34_cifar10", "--shards", "2",
                             "--max-steps", "1", "--strategy", *strategy))
                  for strategy in (("single", "--devices", "cpu"),
-                                  ("dp", "--devices", "cpu:2"),
-                                  ("ddp", "--devices", "cpu:2"))}
+                                  ("dp", "--devices", "2xcpu"),
+                                  ("ddp", "--devices", "2xcpu"))}
         self.assertEqual(len(found), 1)
 
     def test_resnet34_has_the_learning_rates_of_the_article(self):
@@ -129,7 +129,7 @@ class Programs(unittest.TestCase):
 
     def test_language_model_is_the_same_wrapped_again(self):
         for devices in (1, 2, 3, 5):
-            output = run("language_model", f"cpu:{devices}", "2")
+            output = run("language_model", f"{devices}xcpu", "2")
             self.assertIn("its output is the same\n", output)
 
     def test_a_killed_run_ends_as_a_quiet_one(self):

@@ -61,7 +61,7 @@ TEST(RunErrors, OptionsThatConflictAreRefusedBeforeRanksStart) {
       {"--save-best", "loss:most", "--out-dir", "unused"}};
   for (const auto& conflict : conflicts) {
     std::vector<std::string> words{"train",     "--strategy", "ddp",
-                                   "--devices", "cpu:2",      "--max-steps",
+                                   "--devices", "2xcpu",      "--max-steps",
                                    "1",         "--model",    "mlp"};
     words.insert(words.end(), conflict.begin(), conflict.end());
     const auto ended = run_lockstep(words);
@@ -73,7 +73,7 @@ TEST(RunErrors, OptionsThatConflictAreRefusedBeforeRanksStart) {
 TEST(RunErrors, DevicesWithoutARankAreRefused) {
   const auto ended = run_lockstep(
       {"run", "--nproc-per-node", "1", "--max-restarts", "3", "--", kProgram,
-       "train", "--strategy", "ddp", "--devices", "cpu:2", "--max-steps", "1"});
+       "train", "--strategy", "ddp", "--devices", "2xcpu", "--max-steps", "1"});
   EXPECT_EQ(ended.code, kExitBadUsage);
   EXPECT_PRED2(contains, ended.err, "--nproc-per-node 2");
 }
@@ -85,7 +85,7 @@ TEST(RunErrors, ASingleTaskOfAnotherLauncherStartsItsRanks) {
                                            {"SLURM_STEP_NUM_TASKS", "1"}},
         {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}}}) {
     const auto ended = run_lockstep(
-        {"train", "--model", "mlp", "--strategy", "ddp", "--devices", "cpu:2",
+        {"train", "--model", "mlp", "--strategy", "ddp", "--devices", "2xcpu",
          "--batch-size", "8", "--max-steps", "1", "--no-eval"},
         launcher);
     EXPECT_EQ(ended.code, 0) << ended.err;

@@ -23,7 +23,7 @@ inline void train_into(const std::string& folder, const std::string& strategy,
       "--max-steps",  "12",
       "--batch-size", "16",
       "--strategy",   strategy,
-      "--devices",    strategy == "single" ? "cpu" : "cpu:2",
+      "--devices",    strategy == "single" ? "cpu" : "2xcpu",
       "--eval-every", "5",
       "--out-dir",    folder};
   words.insert(words.end(), more.begin(), more.end());

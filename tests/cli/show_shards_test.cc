@@ -15,7 +15,7 @@ std::vector<std::string> shard_lines(const std::string& strategy, int devices,
                                      int batch_size) {
   const CommandResult result = run_command(
       {.arguments = {kProgram, "train", "--model", "cnn", "--strategy",
-                     strategy, "--devices", "cpu:" + std::to_string(devices),
+                     strategy, "--devices", std::to_string(devices) + "xcpu",
                      "--batch-size", std::to_string(batch_size), "--max-steps",
                      "2", "--no-eval", "--show-shards", "--oversubscribe"}});
   EXPECT_TRUE(result.ok()) << result.err;

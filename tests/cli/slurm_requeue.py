@@ -16,7 +16,7 @@ import time
 
 DEADLINE_S = 100
 ROOT = pathlib.Path(__file__).parents[2]
-TRAIN = ("--model mlp --data synthetic --devices cpu:2 --shards 2 "
+TRAIN = ("--model mlp --data synthetic --devices 2xcpu --shards 2 "
          "--batch-size 32 --max-steps 120 --no-eval --log-every 1 "
          "--checkpoint-every 10").split()
 INTERRUPT_AT = "step 40/120 "

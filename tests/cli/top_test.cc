@@ -36,7 +36,7 @@ class Top : public ::testing::Test {
   void start_run() {
     run_ = std::make_unique<Program>(
         std::vector<std::string>{"train", "--model", "mlp", "--strategy", "ddp",
-                                 "--devices", "cpu:2", "--batch-size", "64",
+                                 "--devices", "2xcpu", "--batch-size", "64",
                                  "--epochs", "100000", "--no-eval", "--out-dir",
                                  folder_.path("out")},
         environment());

@@ -32,7 +32,7 @@ TEST(Trace, OfTwoProcessesIsOneFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path("ddp.json");
   const Ended ended =
-      run_lockstep(train({"--strategy", "ddp", "--devices", "cpu:2", "--trace",
+      run_lockstep(train({"--strategy", "ddp", "--devices", "2xcpu", "--trace",
                           path, "--trace-steps", "2"}));
   ASSERT_EQ(ended.code, 0) << ended.err;
   const std::string found = read_strictly(path);
@@ -49,7 +49,7 @@ TEST(Trace, OfAComparisonIsAFileForEachStrategy) {
   const std::string traces = folder.path("traces/of/mlp");
   const Ended ended =
       run_lockstep({"compare", "--model", "mlp", "--batch-size", "8", "--steps",
-                    "3", "--warmup", "1", "--rounds", "1", "--devices", "cpu:2",
+                    "3", "--warmup", "1", "--rounds", "1", "--devices", "2xcpu",
                     "--strategies", "dp,ddp", "--trace", traces},
                    {{"LC_ALL", "C"}});
   ASSERT_EQ(ended.code, 0) << ended.err;
@@ -90,7 +90,7 @@ TEST(Trace, AlignsRanksWhoseClocksDiffer) {
   const TemporaryFolder folder;
   const std::string path = folder.path("ddp.json");
   std::string command = LOCKSTEP_BINARY_DIR "/bin/lockstep";
-  for (const auto& word : train({"--strategy", "ddp", "--devices", "cpu:2",
+  for (const auto& word : train({"--strategy", "ddp", "--devices", "2xcpu",
                                  "--backend", "tcp", "--trace", path})) {
     command += " " + word;
   }

@@ -34,10 +34,10 @@ TEST(Strategy, FollowsTheDevices) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const std::string one = two_steps({"--devices", "cpu"});
   EXPECT_PRED2(contains, one, "with strategy single\n[cpu:0] ");
-  const std::string two = two_steps({"--devices", "cpu:2"});
+  const std::string two = two_steps({"--devices", "2xcpu"});
   EXPECT_PRED2(contains, two, "with strategy dp\n[cpu:0, cpu:1] ");
   EXPECT_EQ(digest_in(two),
-            digest_in(two_steps({"--devices", "cpu:2", "--strategy", "dp"})));
+            digest_in(two_steps({"--devices", "2xcpu", "--strategy", "dp"})));
 }
 
 TEST(Strategy, UsesAllDevicesIfAllAreNamed) {
@@ -68,7 +68,7 @@ TEST(Strategy, OfAnEmbeddedProgramFollowsTheDevicesToo) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const CommandResult result = run_command(
       {.arguments = {LOCKSTEP_BINARY_DIR "/bin/embedded_program", "--devices",
-                     "cpu:2", "--max-steps", "2", "--no-eval"},
+                     "2xcpu", "--max-steps", "2", "--no-eval"},
        .environment = {},
        .deadline_s = 120});
   EXPECT_TRUE(result.ok()) << result.err;

@@ -3,7 +3,7 @@
 #include <lockstep/device/device.h>
 
 extern "C" __attribute__((visibility("default"))) int count_of_devices() try {
-  return static_cast<int>(lockstep::devices("cpu:2").size());
+  return static_cast<int>(lockstep::devices("2xcpu").size());
 } catch (const lockstep::Error&) {
   return -1;
 }

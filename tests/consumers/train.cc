@@ -83,9 +83,9 @@ std::string with_ranks() {
 }  // namespace
 
 int main() try {
-  const std::string digest = with_data_parallel("cpu:1");
+  const std::string digest = with_data_parallel("cpu");
   std::printf("one device   %s\n", digest.c_str());
-  const std::string two_devices = with_data_parallel("cpu:2");
+  const std::string two_devices = with_data_parallel("2xcpu");
   std::printf("two devices  %s\n", two_devices.c_str());
   const std::string two_ranks = with_ranks();
   std::printf("two ranks    %s\n", two_ranks.c_str());

@@ -35,10 +35,15 @@ std::string error_of_many(std::string_view list) {
   return error_of(list, Oversubscription::kAllow);
 }
 
-TEST(DevicesOfManySlices, ReadsALoneCpuAsACount) {
-  const auto list = many("cpu:3");
+TEST(DevicesOfManySlices, ReadsACountOfSlices) {
+  const auto list = many(" 3xcpu ");
   EXPECT_EQ(join_names(list), "cpu:0, cpu:1, cpu:2");
   for (const Device& device : list) EXPECT_EQ(device.slices, 3);
+}
+
+TEST(DevicesOfManySlices, ReadsANumberAsSlicesWhereThereIsNoGpu) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_EQ(many("3"), many("3xcpu"));
 }
 
 TEST(DevicesOfManySlices, ReadsAListAsIndices) {
@@ -63,22 +68,30 @@ TEST(DevicesOfManySlices, RefusesAListThatLeavesASliceOut) {
                  {"cpu:2", "'cpu:0,cpu:2'", "cpu:0..cpu:1"});
 }
 
+TEST(DevicesOfManySlices, SuggestsACountWhereOneSliceIsNamed) {
+  expect_problem(error_of_many("cpu:2"), ErrorCode::kNoSuchDevice,
+                 {"'cpu:2'", "write 2xcpu for 2 slices", "cpu:0,cpu:1"});
+  expect_problem(error_of_many("cpu:1"), ErrorCode::kNoSuchDevice,
+                 {"'cpu:1'", "write cpu for the whole host", "cpu:0,cpu:1"});
+  EXPECT_EQ(many("2xcpu"), many("cpu:0,cpu:1"));
+}
+
 TEST(DevicesOfManySlices, SharesCoresInTurnWhenThereAreTooFew) {
   const int count = core_count() + 1;
-  const auto list = many(fmt::format("cpu:{}", count));
+  const auto list = many(fmt::format("{}xcpu", count));
   ASSERT_EQ(list.size(), static_cast<size_t>(count));
   EXPECT_EQ(cores_of(list.front()), cores_of(list.back()));
   EXPECT_EQ(cores_of(list.back()).size(), 1u);
 }
 
 TEST(DevicesOfManySlices, RefusesMoreSlicesThanThereAreAccounts) {
-  expect_problem(error_of_many("cpu:257"), ErrorCode::kNoSuchDevice,
-                 {"'cpu:257'", "256"});
+  expect_problem(error_of_many("257xcpu"), ErrorCode::kNoSuchDevice,
+                 {"'257xcpu'", "256"});
 }
 
 TEST(Devices, NamesWhatExistsWhenSlicesOutnumberCores) {
   const int count = core_count() + 1;
-  expect_problem(error_of(fmt::format("cpu:{}", count)),
+  expect_problem(error_of(fmt::format("{}xcpu", count)),
                  ErrorCode::kNoSuchDevice,
                  {fmt::format("got {}", count),
                   fmt::format("({} core", core_count()), "--oversubscribe"});
@@ -87,7 +100,8 @@ TEST(Devices, NamesWhatExistsWhenSlicesOutnumberCores) {
 TEST(Devices, RefusesNamesItDoesNotKnow) {
   for (const std::string name :
        {"gpu:0", "cpu:x", "cpu:", ":", "", "cpu:-1", "cpu:0,", "cpu:1.5",
-        "cuda:99999999999", "cpu:0,banana"}) {
+        "cuda:99999999999", "cpu:0,banana", "xcpu", "2x", "2xgpu", "-2xcpu",
+        "2 xcpu", "2xcpu,cpu:0"}) {
     SCOPED_TRACE(name);
     expect_problem(error_of(name), ErrorCode::kNoSuchDevice,
                    {"[device]", "cuda:0,cuda:1"});
@@ -95,7 +109,7 @@ TEST(Devices, RefusesNamesItDoesNotKnow) {
 }
 
 TEST(Devices, RefusesToBeNone) {
-  expect_problem(error_of("cpu:0"), ErrorCode::kNoSuchDevice, {"'cpu:0'"});
+  expect_problem(error_of("0xcpu"), ErrorCode::kNoSuchDevice, {"'0xcpu'"});
 }
 
 TEST(Devices, RefusesTwoKindsInOneList) {
@@ -110,10 +124,18 @@ TEST(Devices, NamesTheGpuThatIsMissing) {
                  {fmt::format("cuda:{}", missing), "GPU"});
 }
 
+TEST(Devices, CountsTheGpusThatAreMissing) {
+  const std::string list = fmt::format("{}xcuda", cuda_device_count() + 1);
+  expect_problem(error_of(list), ErrorCode::kNoSuchDevice,
+                 {fmt::format("'{}'", list), "GPU"});
+}
+
 TEST(Devices, GivesTheWholeHostAsOneSlice) {
   const auto list = devices("cpu");
   ASSERT_EQ(list.size(), 1u);
   EXPECT_EQ(cores_of(list[0]), allowed_cores());
+  EXPECT_EQ(devices("cpu:0"), list);
+  EXPECT_EQ(devices("1xcpu"), list);
 }
 
 TEST(Devices, FindsASlicePerCoreWhereThereIsNoGpu) {

@@ -8,7 +8,7 @@ std::vector<Device> devices_of(int64_t count, const ProcessGroup& world) {
   if (world.size() > 1) {
     return std::vector<Device>(static_cast<size_t>(count), Device{});
   }
-  return lockstep::devices("cpu:" + std::to_string(count), Duplicates::kRefuse,
+  return lockstep::devices(std::to_string(count) + "xcpu", Duplicates::kRefuse,
                            Oversubscription::kAllow);
 }
 

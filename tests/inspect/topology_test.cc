@@ -139,7 +139,7 @@ TEST(HostTopology, IsWhatTheCoresOfSlicesShare) {
 }
 
 TEST(HostTopology, OfThisHostIsThere) {
-  const auto slices = devices("cpu:1");
+  const auto slices = devices("cpu");
   const Topology topology = host_topology(slices);
   ASSERT_EQ(topology.devices.size(), 1U);
   EXPECT_EQ(topology.connections[0][0].text(), "X");
@@ -191,7 +191,7 @@ TEST(GpuTopology, NeedsALibrary) {
 
 TEST(LinkSpeed, IsMeasuredInBothDirections) {
   const auto slices =
-      devices("cpu:2", Duplicates::kRefuse, Oversubscription::kAllow);
+      devices("2xcpu", Duplicates::kRefuse, Oversubscription::kAllow);
   const auto speeds =
       measure_links(links_between(slices), {.bytes = 1 << 20, .copies = 3});
   ASSERT_EQ(speeds.size(), 2U);

@@ -53,7 +53,7 @@ TORCH_MODULE(Mlp);
 
 /// `k` slices, on however few cores this machine has.
 inline std::vector<Device> slices(int k) {
-  return devices("cpu:" + std::to_string(k), Duplicates::kRefuse,
+  return devices(std::to_string(k) + "xcpu", Duplicates::kRefuse,
                  Oversubscription::kAllow);
 }
 

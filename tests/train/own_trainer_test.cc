@@ -552,7 +552,7 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
   });
   TrainOptions options = small();
   options.strategy = Strategy::kDataParallelClassic;
-  options.devices = devices("cpu:2");
+  options.devices = devices("2xcpu");
   options.shards = 0;
   options.evaluation.enabled = false;
   for (const size_t at : {size_t{0}, size_t{1}}) {

@@ -25,21 +25,21 @@ TrainOptions options_on(const std::string& list, Strategy strategy) {
 
 TEST(Plan, SingleRefusesSeveralDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
-  const auto options = options_on("cpu:2", Strategy::kSingle);
+  const auto options = options_on("2xcpu", Strategy::kSingle);
   expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"single", "cpu:0, cpu:1", "dp"});
 }
 
 TEST(Plan, HasAShardPerDeviceByDefault) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
-  EXPECT_EQ(make_plan(options_on("cpu:2", Strategy::kDataParallel)).shards, 2);
+  EXPECT_EQ(make_plan(options_on("2xcpu", Strategy::kDataParallel)).shards, 2);
 }
 
 TEST(Plan, GivesAShardTheSameThreadsInSingleAndDp) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
   for (const int64_t shards : {2, 4, 8}) {
     auto single = options_on("cpu", Strategy::kSingle);
-    auto parallel = options_on("cpu:2", Strategy::kDataParallel);
+    auto parallel = options_on("2xcpu", Strategy::kDataParallel);
     single.shards = parallel.shards = shards;
     const int threads = make_plan(single).intra_op_threads;
     EXPECT_EQ(threads, make_plan(parallel).intra_op_threads);
@@ -54,7 +54,7 @@ TEST(Plan, GivesOneShardAllCores) {
 
 TEST(Plan, RefusesFewerShardsThanDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
-  auto options = options_on("cpu:2", Strategy::kDataParallel);
+  auto options = options_on("2xcpu", Strategy::kDataParallel);
   options.shards = 1;
   const auto message = message_of<InvalidArgument>([&] { make_plan(options); });
   expect_problem(message, ErrorCode::kBadOption, {"1", "2", "cpu:0, cpu:1"});
@@ -89,7 +89,7 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
 
 TEST(Plan, HasAShardForEachMicroBatchOfEachDevice) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
-  auto options = options_on("cpu:2", Strategy::kDataParallel);
+  auto options = options_on("2xcpu", Strategy::kDataParallel);
   options.accumulate = 3;
   options.batch_size = 36;
   EXPECT_EQ(make_plan(options).shards, 6);

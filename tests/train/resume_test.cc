@@ -33,7 +33,7 @@ RunReport run_on(const std::string& what, ImageTraining options,
   const int count = std::stoi(what.substr(kind.size()));
   if (kind != "dp") return distributed(options, count, kind, stop);
   options.strategy = Strategy::kDataParallel;
-  options.devices = devices("cpu:" + std::to_string(count));
+  options.devices = devices(std::to_string(count) + "xcpu");
   return run_training(options, stop);
 }
 

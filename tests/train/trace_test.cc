@@ -100,7 +100,7 @@ TEST_F(Trace, IsOfOneProcessToo) {
                "rank 0: steps 3-5; lanes main, cpu:0; spans backward x12");
   if (allowed_cores().size() < 2) return;
   options.strategy = Strategy::kDataParallelClassic;
-  options.devices = devices("cpu:2");
+  options.devices = devices("2xcpu");
   run_training(options);
   EXPECT_PRED2(contains, read_strictly(path), "lanes main, cpu:");
 }

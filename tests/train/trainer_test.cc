@@ -31,7 +31,7 @@ ImageTraining small_run() {
 
 ImageTraining on_two_slices(ImageTraining options, Strategy strategy) {
   options.strategy = strategy;
-  options.devices = devices("cpu:2");
+  options.devices = devices("2xcpu");
   return options;
 }
 
@@ -233,7 +233,7 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheDevices) {
   const auto whole = tasks::evaluate_checkpoint(eval).test;
   EXPECT_EQ(whole.samples, 101);
   // Batches of 20 and a last one of 1, of which the second device gets none.
-  eval.devices = devices("cpu:2");
+  eval.devices = devices("2xcpu");
   eval.batch_size = 20;
   const auto parts = tasks::evaluate_checkpoint(eval).test;
   EXPECT_EQ(parts.samples, 101);

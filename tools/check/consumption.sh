@@ -138,7 +138,7 @@ use_program() {
   as_user "$prefix/bin/lockstep" --version
   as_user "$prefix/bin/lockstep" help train | grep -e --strategy
   as_user "$prefix/bin/lockstep" train --model mlp --max-steps 2 --shards 2 \
-    --strategy ddp --devices cpu:2 | grep parameter_sha256
+    --strategy ddp --devices 2xcpu | grep parameter_sha256
   as_user "$prefix/bin/lockstep" run --nproc-per-node 2 -- \
     "$work/user/found/train"
 }

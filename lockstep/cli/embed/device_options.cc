@@ -12,8 +12,8 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text) {
   app.add_option(
          "--devices", flags.devices,
-         "all (every GPU; without one, a slice for each core), a count, "
-         "cpu, cpu:N (N slices of the host), or a list (cuda:0,cuda:1)")
+         "all (every GPU; without one, a slice for each core), a count (2, "
+         "2xcpu, 2xcuda), cpu, cuda, or a list (cuda:0,cuda:1)")
       ->type_name("LIST")
       ->default_str(default_text)
       ->group("Devices");
@@ -45,7 +45,7 @@ std::vector<Device> rank_devices(const DeviceFlags& flags,
   if (!flags.devices.empty()) return to_devices(flags, "all");
   if (cuda_device_count() > 0) return to_devices(flags, "cuda");
   if (allowed_cores().size() >= ranks) {
-    return to_devices(flags, fmt::format("cpu:{}", ranks));
+    return to_devices(flags, fmt::format("{}xcpu", ranks));
   }
   // Each rank uses the cores that its launcher gave it.
   return std::vector<Device>(ranks, Device{});

@@ -3,6 +3,6 @@
 #include "tests/api/net_and_loss.h"
 
 // Declarations that the code in docs/errors.md uses.
-inline lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+inline lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
 inline auto optimizer = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
 inline torch::Tensor x, y;

@@ -4,7 +4,7 @@
 
 // Declarations that the code in docs/time-line.md uses.
 inline lockstep::ProcessGroup world;
-inline auto devices = lockstep::devices("cpu:2");
+inline auto devices = lockstep::devices("2xcpu");
 inline lockstep::DataParallel model(net, devices);
 inline auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
 inline torch::Tensor inputs, targets;

@@ -6,6 +6,6 @@
 
 int main() {
   const torch::nn::Linear net(2, 2);
-  const lockstep::DataParallel model(net, "cpu:2");
+  const lockstep::DataParallel model(net, "2xcpu");
   return model->is_training() ? 0 : 1;
 }

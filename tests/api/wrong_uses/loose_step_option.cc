@@ -6,7 +6,7 @@
 
 int main() {
   const torch::nn::Linear net(2, 2);
-  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
   torch::optim::SGD sgd(model->parameters(), 0.1);
   const auto loss = [](const torch::Tensor& output,
                        const torch::Tensor& target) {

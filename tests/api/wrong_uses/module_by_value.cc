@@ -6,6 +6,6 @@
 
 int main() {
   torch::nn::LinearImpl net(2, 2);
-  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
   return model->is_training() ? 0 : 1;
 }

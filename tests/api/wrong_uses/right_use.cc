@@ -22,12 +22,12 @@ void train(const torch::Tensor& x, const lockstep::ProcessGroup& world) {
                        const torch::Tensor& target) {
     return torch::mse_loss(output, target);
   };
-  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
   const auto make = [] {
     return std::make_shared<torch::nn::LinearImpl>(2, 2);
   };
-  const lockstep::DataParallel made(make(), make, lockstep::devices("cpu:2"));
-  const lockstep::DataParallel held(net, make, lockstep::devices("cpu:2"),
+  const lockstep::DataParallel made(make(), make, lockstep::devices("2xcpu"));
+  const lockstep::DataParallel held(net, make, lockstep::devices("2xcpu"),
                                     lockstep::DataParallelOptions());
   const lockstep::DataParallel listed(net, {lockstep::Device{}},
                                       lockstep::DataParallelOptions());

@@ -6,7 +6,7 @@
 
 int main() {
   const torch::nn::Linear net(2, 2);
-  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
   const torch::Tensor x = torch::ones({4, 2});
   return model->forward(x, x).defined() ? 0 : 1;
 }

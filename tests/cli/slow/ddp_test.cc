@@ -23,7 +23,7 @@ using namespace ddp_runs;  // NOLINT
 /// Returns two ranks under `lockstep run` that print their pids and run
 /// forever.
 Words endless(const Words& more) {
-  Words words = ddp_words({"--devices", "cpu:2", "--max-steps", "1000000"});
+  Words words = ddp_words({"--devices", "2xcpu", "--max-steps", "1000000"});
   words.insert(words.end(), more.begin(), more.end());
   return {"run",
           "--nproc-per-node",
@@ -46,7 +46,7 @@ TEST(Ddp, GivesTheBitsOfOneDevice) {
   const std::string single = single_digest();
   for (const char* backend : {"shm", "tcp"}) {
     Words words = ddp_words(kSixSteps);
-    words.insert(words.end(), {"--devices", "cpu:2", "--backend", backend});
+    words.insert(words.end(), {"--devices", "2xcpu", "--backend", backend});
     const auto ended = run_lockstep(words);
     EXPECT_EQ(ended.code, 0) << ended.err;
     EXPECT_EQ(digest_in(ended.out), single) << backend;
@@ -96,7 +96,7 @@ TEST(Ddp, CompressesGradientsWithPowerSgdAndGoesOnWithTheSameBits) {
     const TemporaryFolder folder;
     const auto run = [&](const std::string& name, Words more) {
       more.insert(more.end(),
-                  {"--max-steps", "8", "--devices", "cpu:2", "--optimizer",
+                  {"--max-steps", "8", "--devices", "2xcpu", "--optimizer",
                    optimizer, "--grad-compression", "powersgd", "--out-dir",
                    folder.path(name), "--checkpoint-every", "4"});
       const Ended ended = run_lockstep(ddp_words(more));
@@ -117,7 +117,7 @@ TEST(Ddp, LearnsWithPowerSgdAndMomentumOnOneHost) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const TemporaryFolder folder;
   const Words own{
-      "--devices",          "cpu:2",    "--max-steps", "40",
+      "--devices",          "2xcpu",    "--max-steps", "40",
       "--grad-compression", "powersgd", "--report",    folder.path("run.json")};
   const auto expect_to_learn = [&](const Ended& ended) {
     ASSERT_EQ(ended.code, 0) << ended.err;
@@ -195,7 +195,7 @@ TEST(DdpFaults, ARankThatNeverComesIsWaitedForNoLongerThanAsked) {
 
 TEST(DdpFaults, TwoJobsAtOnceDoNotMeet) {
   Words words = ddp_words(kSixSteps);
-  words.insert(words.end(), {"--devices", "cpu:2"});
+  words.insert(words.end(), {"--devices", "2xcpu"});
   Program first(words);
   Program second(words);
   EXPECT_EQ(first.wait(), 0) << first.err();
@@ -209,14 +209,14 @@ TEST(DdpFaults, AFullDevShmIsNoObstacle) {
       "unshare -m sh -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm || exit 77; "
       "dd if=/dev/zero of=/dev/shm/full bs=4k count=1 2>/dev/null; exec " +
           kProgram +
-          joined(ddp_words({"--devices", "cpu:2", "--max-steps", "6"})) + "'",
+          joined(ddp_words({"--devices", "2xcpu", "--max-steps", "6"})) + "'",
       status);
   if (status == 77) GTEST_SKIP() << "can't mount a small /dev/shm";
   EXPECT_EQ(digest_in(out), single_digest()) << out;
 }
 
 TEST(DdpFaults, CtrlCEndsAllRanksAfterTheirStep) {
-  Program program(ddp_words({"--devices", "cpu:2", "--max-steps", "1000000"}));
+  Program program(ddp_words({"--devices", "2xcpu", "--max-steps", "1000000"}));
   ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 130) << program.err();

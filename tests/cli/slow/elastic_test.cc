@@ -59,7 +59,7 @@ std::unique_ptr<Program> start_node(const std::string& port,
 
 TEST(Elastic, FourWorkersBecomeTwoAndFourAgainWithTheSameBits) {
   const Ended quiet =
-      run_lockstep(training({"--strategy", "dp", "--devices", "cpu:2"}));
+      run_lockstep(training({"--strategy", "dp", "--devices", "2xcpu"}));
   ASSERT_EQ(quiet.code, 0) << quiet.err;
   // The last case has three workers, which can't divide four shards equally.
   const std::map<int, std::string> last_workers{{SIGTERM, "2"}, {SIGKILL, "1"}};

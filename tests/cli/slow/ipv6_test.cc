@@ -40,7 +40,7 @@ TEST_P(HostWithoutIpv4, Trains) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, HostWithoutIpv4,
-    testing::Values(kTrain + "--devices cpu:2",
+    testing::Values(kTrain + "--devices 2xcpu",
                     "run --nproc-per-node 2 -- '" + kProgram + "' " + kTrain +
                         "--backend shm",
                     "run --nproc-per-node 2 -- '" + kProgram + "' " + kTrain +

@@ -37,23 +37,23 @@ Words twenty_epochs(Words more) {
 
 std::string single_digest() {
   static const std::string digest =
-      digest_in(own_model(twenty_epochs({"--devices", "cpu:1"})));
+      digest_in(own_model(twenty_epochs({"--devices", "cpu"})));
   return digest;
 }
 
 TEST(OwnModel, HasOneDigestInEveryStrategy) {
-  const std::string learned = own_model(twenty_epochs({"--devices", "cpu:1"}));
+  const std::string learned = own_model(twenty_epochs({"--devices", "cpu"}));
   EXPECT_PRED2(contains, learned, "Test Acc: 9") << "it learns nothing";
   EXPECT_EQ(digest_in(learned), single_digest());
   for (const Words& words :
-       {Words{"--strategy", "dp", "--devices", "cpu:2"},
-        Words{"--strategy", "ddp", "--devices", "cpu:2"},
-        Words{"--strategy", "ddp", "--devices", "cpu:2", "--backend", "tcp"},
-        Words{"--devices", "cpu:1", "--accumulate", "2", "--drop-last"}}) {
+       {Words{"--strategy", "dp", "--devices", "2xcpu"},
+        Words{"--strategy", "ddp", "--devices", "2xcpu"},
+        Words{"--strategy", "ddp", "--devices", "2xcpu", "--backend", "tcp"},
+        Words{"--devices", "cpu", "--accumulate", "2", "--drop-last"}}) {
     const bool drops = words.back() == "--drop-last";
     const std::string expected =
         drops ? digest_in(own_model(
-                    twenty_epochs({"--devices", "cpu:1", "--drop-last"})))
+                    twenty_epochs({"--devices", "cpu", "--drop-last"})))
               : single_digest();
     EXPECT_EQ(digest_in(own_model(twenty_epochs(words))), expected)
         << joined(words);
@@ -67,9 +67,9 @@ TEST(OwnModel, StopsAndGoesOnWithAnotherStrategy) {
     words.insert(words.end(), run.begin(), run.end());
     return own_model(twenty_epochs(words));
   };
-  with({"--strategy", "ddp", "--devices", "cpu:2", "--max-steps", "100"});
-  with({"--strategy", "dp", "--devices", "cpu:2", "--max-steps", "333"});
-  const std::string out = with({"--devices", "cpu:1"});
+  with({"--strategy", "ddp", "--devices", "2xcpu", "--max-steps", "100"});
+  with({"--strategy", "dp", "--devices", "2xcpu", "--max-steps", "333"});
+  const std::string out = with({"--devices", "cpu"});
   EXPECT_PRED2(contains, out, "step-00000333: step 333 of 640");
   EXPECT_EQ(digest_in(out), single_digest());
 }

@@ -39,7 +39,7 @@ TEST(ReportPage, IsReadableAtTwoWidthsInLightAndDark) {
   ASSERT_EQ(report.code, 0) << report.err;
   const Ended compare = run_lockstep(
       {"compare", "--model", "mlp", "--batch-size", "8", "--steps", "5",
-       "--warmup", "1", "--rounds", "2", "--devices", "cpu:2", "--strategies",
+       "--warmup", "1", "--rounds", "2", "--devices", "2xcpu", "--strategies",
        "single,dp,ddp", "--html", folder.path("compare.html")});
   ASSERT_EQ(compare.code, 0) << compare.err;
   const auto result =

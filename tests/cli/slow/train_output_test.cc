@@ -66,7 +66,7 @@ class Strategies : public testing::TestWithParam<const char*> {
     if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   }
   Words train_on_two(Words more) const {
-    more.insert(more.end(), {"--strategy", GetParam(), "--devices", "cpu:2"});
+    more.insert(more.end(), {"--strategy", GetParam(), "--devices", "2xcpu"});
     return train(more);
   }
 };
@@ -126,7 +126,7 @@ TEST_P(Strategies, SayWhatTheyMakeWithinThreeSeconds) {
 TEST(DdpErrors, AreSaidOnce) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const TemporaryFolder folder;
-  const Words ddp{"--strategy", "ddp", "--devices", "cpu:2"};
+  const Words ddp{"--strategy", "ddp", "--devices", "2xcpu"};
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--data", "cifar10", "--data-dir", folder.path("none")},
        "[data] can't open folder"},
@@ -148,7 +148,7 @@ TEST(DdpErrors, NameALossThatIsNotFiniteOnAnUnevenSplit) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "needs 2 cores";
   const auto ended =
       run_lockstep({"train", "--model", "mlp", "--no-eval", "--max-steps", "20",
-                    "--strategy", "ddp", "--devices", "cpu:2", "--batch-size",
+                    "--strategy", "ddp", "--devices", "2xcpu", "--batch-size",
                     "3", "--lr", "1e9"});
   EXPECT_EQ(ended.code, kExitTrainingFailed);
   expect_problem(ended.err, ErrorCode::kNotFinite, {"step ", "first seen in"});

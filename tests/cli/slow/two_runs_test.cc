@@ -25,7 +25,7 @@ Words run_in(const std::string& folder, const std::string& steps) {
 }
 
 Words with_ranks(Words words) {
-  words.insert(words.end(), {"--strategy", "ddp", "--devices", "cpu:2"});
+  words.insert(words.end(), {"--strategy", "ddp", "--devices", "2xcpu"});
   return words;
 }
 

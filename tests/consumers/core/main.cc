@@ -20,7 +20,7 @@ int main() {
 
   const auto net = new_net();
   lockstep::DataParallel<torch::nn::LinearImpl> replicated(
-      net.ptr(), lockstep::devices("cpu:2"));
+      net.ptr(), lockstep::devices("2xcpu"));
   replicated->forward(x).square().mean().backward();
   const auto expected = net->weight.grad().clone();
 

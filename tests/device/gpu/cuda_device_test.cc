@@ -1,3 +1,5 @@
+#include <string>
+
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -16,6 +18,9 @@ TEST(CudaDevices, AreAllFoundByAuto) {
   if (count == 0) GTEST_SKIP() << "this machine has no GPU";
   EXPECT_EQ(devices("auto").size(), static_cast<size_t>(count));
   EXPECT_EQ(devices("cuda"), devices("auto"));
+  EXPECT_EQ(devices(std::to_string(count) + "xcuda"), devices("auto"));
+  EXPECT_EQ(devices("1xcuda"), devices("cuda:0"));
+  EXPECT_EQ(devices("1"), devices("cuda:0"));
   EXPECT_EQ(devices("cuda:0")[0].name(), "cuda:0");
 }
 

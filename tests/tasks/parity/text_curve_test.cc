@@ -88,7 +88,7 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
   RecordedTask task(options, folder.path("model"));
   train::TrainOptions run;
   run.strategy = train::Strategy::kDataParallel;
-  run.devices = devices("cpu:2");
+  run.devices = devices("2xcpu");
   run.batch_size = 12;
   run.epochs = 0;
   run.max_steps = kSteps;

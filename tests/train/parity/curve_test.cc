@@ -109,7 +109,7 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
 
   const DataParallel<models::Model> model(
       net, [&] { return models::make(spec, models::Init::kNone); },
-      devices("cpu:" + std::to_string(k)),
+      devices(std::to_string(k) + "xcpu"),
       DataParallelOptions().intra_op_threads(1));
   const auto optimizer =
       optim::sgd(model->parameters(),
