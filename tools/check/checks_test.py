@@ -143,9 +143,13 @@ class Checks(unittest.TestCase):
             {"lockstep/train/run_training.h": "void f(torch::Tensor x);\n"},
             "lockstep/train/run_training.h", "torch")
 
-    def test_layout_finds_a_long_file(self):
-        self.expect_finding(
-            "layout", {"tests/train/a.py": "\n" * 601}, "a.py: 601 lines")
+    def test_layout_only_warns_of_a_long_file(self):
+        for lines, is_long in ((700, False), (701, True)):
+            code, output = self.run_check(
+                "layout", {"tests/train/a.py": "\n" * lines})
+            self.assertEqual(code, 0, output)
+            self.assertEqual(f"warning: tests/train/a.py: {lines} lines" in output,
+                             is_long, output)
 
     def test_layout_finds_a_wide_line(self):
         self.expect_finding(
