@@ -35,8 +35,14 @@ namespace lockstep {
 ///
 /// If the loss does not depend on some parameter, that same backward() throws
 /// an error that names the parameter, before anything is exchanged (see
-/// options). If one rank fails, the other ranks stop waiting for it. The
-/// constructor, backward() and join() are collective. Not thread-safe.
+/// options). A backward that gives no parameter a gradient (all are frozen, and
+/// the inputs require grad) exchanges nothing, and each rank keeps the buffers
+/// that its own forward wrote. If one rank fails, the other ranks stop waiting
+/// for it. The constructor, which compares the parameters' names and shapes
+/// over the ranks, backward() and join() are collective. Not thread-safe.
+///
+/// A wrapper may be destroyed before the backward: the graph keeps alive what
+/// sums the gradients.
 template <class M>
 class DistributedDataParallelImpl : public ParallelModule<M> {
   using Base = ParallelModule<M>;
@@ -51,8 +57,8 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
       : Base(module, std::make_shared<Engine>(engine_module(module, factory),
                                               world, options)) {}
 
-  /// Same as the module's own forward(). Under torch::NoGradGuard nothing is
-  /// exchanged.
+  /// Same as the module's own forward(), which gets the inputs as they are,
+  /// also undefined ones. Under torch::NoGradGuard nothing is exchanged.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(

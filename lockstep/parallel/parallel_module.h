@@ -76,8 +76,10 @@ class ParallelModuleBase {
   /// gradients of a backward whose forward ran under it, and those of a
   /// train_step() without an optimizer, are added only to this rank's .grad.
   /// The next synced backward or train_step() sums all of them over the ranks.
-  /// A program may use both: see LocalGradients for the weights of uneven
-  /// batches.
+  /// A program may use both. The gradients of a step are summed as they are,
+  /// and those of a backward with this rank's weight in the call that sums. If
+  /// GradientAverage::kSamples makes the two weights differ, as with an uneven
+  /// last batch, that call throws ParallelError.
   [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
 
   /// Replaces the sum of gradients over the ranks. Must be called once, before
@@ -169,7 +171,9 @@ class ParallelModule : public ParallelModuleBase {
   /// updated if the loss, or the norm that `options` limits, is not finite. The
   /// first time, a warning names the parameter or gradient (see
   /// StepResult::not_finite). With several ranks, each passes its own part of
-  /// the batch.
+  /// the batch, and a loss that uses a leaf from outside the module is refused,
+  /// because each rank would train its own copy. The loss may create leaves
+  /// (x.detach().requires_grad_(), for a gradient penalty).
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,

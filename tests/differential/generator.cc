@@ -175,7 +175,7 @@ bool is_possible(const Case& of, const Event& event, Random& random) {
   if (event.what == "poison") {
     return of.mode != "forward" && random.once_in(3);
   }
-  // A backward of the inputs alone exchanges nothing, as docs/ddp.md says: each
+  // A backward that gives no parameter a gradient exchanges nothing, so each
   // rank keeps its buffers.
   const bool has_buffers = of.trackers > 0 || !of.norms.empty();
   if (of.kind == "ddp" && event.what == "freeze" && has_buffers &&

@@ -42,6 +42,10 @@ struct DistributedDataParallelOptions {
   /// every step. The first step finds out which. Allows backward passes within
   /// the backward (checkpointing).
   TORCH_ARG(bool, static_graph) = false;
+  /// kSamples: the weight of a rank in a backward is the number of samples in
+  /// the forwards that the backward goes through. If no rank has any samples,
+  /// all weights are equal. kNone refuses gradients that no_sync() added to a
+  /// sum over the ranks: call zero_grad() in between.
   TORCH_ARG(GradientAverage, average) = GradientAverage::kRanks;
   /// Batch dimension of the first input. kSamples counts along it.
   TORCH_ARG(int64_t, dim) = 0;
