@@ -20,7 +20,7 @@ CHECK = ROOT / "tests" / "report" / "page" / "browser" / "check_page.py"
 COLOURS = 64
 MOST_BYTES = 200_000
 # (strategy, devices)
-RUNS = (("single", "cpu"), ("dp-classic", "2xcpu"), ("dp", "cpu:2"),
+RUNS = (("single", "cpu"), ("dp-classic", "2xcpu"), ("dp", "2xcpu"),
         ("ddp", "2xcpu"))
 
 
