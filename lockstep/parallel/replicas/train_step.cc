@@ -160,7 +160,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         states_weight[part] = pass.states_weight;
         const Stopwatch summing;
         if (sum) {
-          sum->finish(pass.gradients.parameters);
+          sum->end_backward(pass.gradients.parameters);
           // It is summed with the earlier ones, unless that was already done.
           partials[worker].push_back(
               {shard, shard + 1, std::move(pass.gradients.parameters)});
@@ -178,7 +178,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (overlapped) {
     const TraceSpan span("wait", TraceCategory::kWait);
     const Stopwatch wait;
-    overlapped->wait();
+    overlapped->finish();
     overlapped_wait_s = wait.seconds();
   }
   if (checks.any()) {
