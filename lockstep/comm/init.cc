@@ -13,14 +13,15 @@
 namespace lockstep {
 namespace {
 
-// Returns how many worlds there were before this one. All ranks count the same,
-// so the number is used as the world's name. A process that continues with the
-// next attempt starts again at 0, like the processes that are started for it.
-int number_of_world(const std::string& run_id) {
+// Returns the number of earlier calls of init() in this run. All ranks count
+// the same, so the number is used as the group's name. A process that continues
+// with the next attempt starts again at 0, like the processes that are started
+// for it.
+int next_group_number(const std::string& run_id) {
   static std::mutex mutex;
-  static std::map<std::string, int> worlds;
+  static std::map<std::string, int> groups;
   const std::lock_guard lock(mutex);
-  return worlds[run_id]++;
+  return groups[run_id]++;
 }
 
 }  // namespace
@@ -30,7 +31,7 @@ ProcessGroup init(const ProcessGroupOptions& options) {
   if (environment.world_size == 1) return ProcessGroup();
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("lockstep/world {} of {}",
-                  number_of_world(environment.run_id), environment.run_id),
+                  next_group_number(environment.run_id), environment.run_id),
       connect_store(environment, options.timeout));
   return ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
       std::move(store), environment.rank, environment.world_size,

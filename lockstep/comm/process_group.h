@@ -67,7 +67,7 @@ class ProcessGroup {
   /// The limit of each wait. 0 in a group of one rank.
   std::chrono::milliseconds timeout() const;
 
-  /// Reduces in place. shm and tcp reduce along the tree of tree_reduce.h,
+  /// Reduces in place. shm and tcp reduce along a tree (docs/collectives.md),
   /// which gives the same bits on every rank and with both. nccl reduces in
   /// NCCL's order. (The engine also sums along the tree over nccl.)
   Work all_reduce(const torch::Tensor& tensor,

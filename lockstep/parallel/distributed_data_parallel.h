@@ -29,7 +29,7 @@ namespace lockstep {
 ///
 /// Each rank passes its own part of the batch. An optimizer made from
 /// model->parameters() then makes the same step on every rank. Gradients are
-/// summed along the tree of tree_reduce.h. The result has the same bits over
+/// summed along a tree (docs/collectives.md). The result has the same bits over
 /// shm and tcp, and with 1, 2, 4, ... ranks the same bits as DataParallel with
 /// as many shards.
 ///

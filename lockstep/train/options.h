@@ -20,7 +20,7 @@ enum class Strategy {
   kSingle,
   kDataParallel,
   kDataParallelClassic,
-  kDistributed,  ///< DistributedDataParallel: a rank for each device
+  kDistributed,  ///< DataParallel over several ranks, with a device each
 };
 
 /// Parses "single", "dp", "dp-classic" or "ddp". Throws InvalidArgument, which

@@ -17,7 +17,7 @@ CollectiveCall CallFactory::all_reduce(const at::Tensor& tensor,
             .outputs = {tensor},
             .collectives = {SparseAllReduce{tensor, op}}};
   }
-  const CallChecks check = checks("allreduce");
+  const CallChecks check = checks("all_reduce");
   check.output(tensor);
   check.reduction(tensor, op);
   return {.type = OpType::ALLREDUCE,
@@ -52,7 +52,7 @@ CollectiveCall CallFactory::broadcast(const at::Tensor& tensor,
 
 CollectiveCall CallFactory::all_gather(const Tensors& outputs,
                                        const at::Tensor& input) const {
-  const CallChecks check = checks("allgather");
+  const CallChecks check = checks("all_gather");
   check.input(input);
   check.outputs(outputs);
   check.parts(outputs, input);
@@ -62,13 +62,13 @@ CollectiveCall CallFactory::all_gather(const Tensors& outputs,
 }
 
 CollectiveCall CallFactory::all_gather(const at::Tensor& input) const {
-  checks("allgather").input(input);
+  checks("all_gather").input(input);
   return all_gather(new_outputs(input), input);
 }
 
 CollectiveCall CallFactory::all_gather_into_tensor(
     const at::Tensor& output, const at::Tensor& input) const {
-  const CallChecks check = checks("allgather_into_tensor");
+  const CallChecks check = checks("all_gather_into_tensor");
   check.input(input);
   check.output(output);
   check.whole(output, input);

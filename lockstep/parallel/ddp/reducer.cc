@@ -361,7 +361,8 @@ void Reducer::prepare_earlier_gradients() {
   if (!mixed.empty()) {
     give_up({.code = ErrorCode::kMixedAccumulation,
              .what = fmt::format("what rank {} added under no_sync() to a sum "
-                                 "over the ranks can't be told from it: {}",
+                                 "over the ranks can't be distinguished from "
+                                 "it: {}",
                                  world_.rank(), trained_.names_of(mixed)),
              .fix = "call zero_grad() in between, or average over the ranks"});
   }
@@ -439,7 +440,7 @@ void Reducer::finish_pass() {
   sync_->finish();
   check_same_parameters();
   write_back();
-  sync_->take_sums();
+  sync_->end_step();
   const int root = pass_->round.root;
   pass_.reset();
   follow_order(root);
@@ -482,7 +483,7 @@ void Reducer::check_same_parameters() {
                            "rank 0: {}. Nothing was updated",
                            different.rank, trained_.names_of(different.places)),
        .expected = "the same on every rank",
-       .got = "parameters that some ranks loaded, or wrote to, alone",
+       .got = "parameters that only some ranks loaded or wrote to",
        .fix = "load them on every rank, or on rank 0 before the module is "
               "wrapped"});
 }

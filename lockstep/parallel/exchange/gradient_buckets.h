@@ -58,8 +58,8 @@ class CommStream {
 };
 
 /// The gradients of a model in buckets, which the ranks sum while a backward
-/// still computes other gradients. All strategies that train over several ranks
-/// use it.
+/// still computes other gradients. Reducer and OverlappedSum use it.
+/// SharedExchange does not: it sums gradients where autograd made them.
 ///
 /// In a step each rank writes each gradient to its view() and calls
 /// mark_ready() for it, in any order. A thread of this object sums a bucket in

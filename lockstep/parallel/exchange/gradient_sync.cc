@@ -73,7 +73,7 @@ void GradientSync::finish() {
   apply(SyncEvent::kFinish);
 }
 
-void GradientSync::take_sums() {
+void GradientSync::end_step() {
   apply(SyncEvent::kTake);
   const auto& gradients = state_.gradients;
   if (layout_ == Layout::kByIndex &&

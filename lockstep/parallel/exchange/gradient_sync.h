@@ -14,15 +14,16 @@
 
 namespace lockstep {
 
-/// The way of a gradient from autograd to the sum over the ranks, in a step of
-/// the engine (OverlappedSum) and in a loop of the user's own (Reducer).
+/// Follows each gradient from autograd to its sum over the ranks, in
+/// train_step() (OverlappedSum) and in a loop of forward() and backward()
+/// (Reducer).
 ///
 /// The caller says at begin() how many gradients it expects of each parameter,
 /// calls arrive() for each that autograd adds, and puts it in its place in
 /// buckets() and calls send() when it is complete. After the backward it calls
-/// flush(), sends what is unsent(), and calls finish(). Which of these calls is
-/// allowed when is in gradient_sync_state.h. A call that is not throws
-/// ParallelError naming the parameter.
+/// flush(), sends what is unsent(), and calls finish(). gradient_sync_state.h
+/// has a table of the calls that are allowed in each state. Other calls throw
+/// ParallelError, which names the parameter if the call was for one.
 ///
 /// Calls must come from one thread at a time.
 class GradientSync {
@@ -55,8 +56,8 @@ class GradientSync {
   /// Waits until all sums are made. Rethrows the exception of a sum, which is
   /// usually a CommError.
   void finish();
-  /// Ends the step. The sums in buckets() have been used.
-  void take_sums();
+  /// Ends the step. The sums in buckets() are no longer needed.
+  void end_step();
 
   /// Behavior of the other ranks when this rank abandons a step.
   enum class Peers {

@@ -265,7 +265,7 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
     return exchange_partials(std::move(own_partials), chunks);
   }
   has_pieces_ = cuts_state();
-  return overlapped(chunks);
+  return take_overlapped(chunks);
 }
 
 Reduction MessageExchange::exchange_partials(
@@ -309,7 +309,7 @@ bool MessageExchange::has_gradient(size_t p) const {
   return false;
 }
 
-Reduction MessageExchange::overlapped(int64_t chunks) {
+Reduction MessageExchange::take_overlapped(int64_t chunks) {
   std::vector<PartialSum> sums(1);
   sums[0].last = chunks;
   sums[0].gradients = overlapped_->take_sums();

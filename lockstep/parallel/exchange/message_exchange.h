@@ -19,7 +19,8 @@ namespace lockstep {
 /// OverlappedSum sums the gradients if that gives the same bits as the tree. If
 /// the ranks' shards are not nodes of the tree, or a small batch leaves some
 /// ranks without a shard, each rank sums some bytes of all gradients:
-/// all-to-all, sum, all-gather.
+/// an all-to-all sends each rank its bytes, it sums them in the order of the
+/// tree, and a second all-to-all sends the sums to all ranks.
 ///
 /// The phase of the OverlappedSum says what reduce() has to do:
 ///
@@ -68,7 +69,7 @@ class MessageExchange : public RankExchange {
   /// Throws ParallelError if a gradient changed after it was sent.
   void check_sent() const;
   /// Returns the sums made by overlapped_.
-  Reduction overlapped(int64_t chunks);
+  Reduction take_overlapped(int64_t chunks);
   /// Returns the sums, exchanged by all-to-all.
   Reduction exchange_partials(std::vector<PartialSum> own_partials,
                               int64_t chunks);

@@ -190,7 +190,7 @@ void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
   bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
 }
 
-void OverlappedSum::finish(std::vector<OwnedGradient>& gradients) {
+void OverlappedSum::end_backward(std::vector<OwnedGradient>& gradients) {
   if (schedule_ == SendingSchedule::kAsTheyArrive) {
     pending_.reset();  // its gradient is in `gradients`
     fill_rest(gradients);
@@ -205,7 +205,7 @@ void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
   }
 }
 
-void OverlappedSum::wait() {
+void OverlappedSum::finish() {
   if (state().phase == SyncPhase::kFlushed) sync_.finish();
 }
 
@@ -221,7 +221,7 @@ void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
     earlier_ = &partials;
     fill_rest(last);
     earlier_ = nullptr;
-    wait();
+    finish();
   } catch (...) {
     abandon();
     throw;
@@ -249,7 +249,7 @@ std::vector<OwnedGradient> OverlappedSum::take_sums() {
       sums.push_back(std::exchange(sums_[p], {}));
     }
   }
-  sync_.take_sums();
+  sync_.end_step();
   return sums;
 }
 

@@ -77,7 +77,7 @@ class OverlappedSum {
 
   /// Must be called before the backward of this rank's last shard. `earlier`
   /// are the partial sums of the shards before it. They must stay alive until
-  /// finish() returns.
+  /// end_backward() returns.
   void begin(const std::vector<PartialSum>& earlier);
   /// Called in that backward after a gradient was added to `leaf`, which stands
   /// for parameter `p`. A later call may take the .grad of `leaf`.
@@ -85,15 +85,15 @@ class OverlappedSum {
   /// Must be called after that backward. `gradients` has one gradient of the
   /// last shard for each parameter, except those that were taken. If gradients
   /// are sent as they arrive, takes and sends the rest.
-  void finish(std::vector<OwnedGradient>& gradients);
+  void end_backward(std::vector<OwnedGradient>& gradients);
   /// Waits until everything sent in the backward is summed. Throws CommError.
   /// Must not be called in a replica's thread, where an exception would be
   /// attributed to the replica.
-  void wait();
+  void finish();
   /// Sums this rank's partial sums after its backward. Collective.
   void sum_after(std::vector<PartialSum> partials);
-  /// Takes part in all sums if the step fails before wait(), so that the ranks
-  /// stay in step with each other. Does nothing between steps.
+  /// Takes part in all sums if the step fails before finish(), so that the
+  /// ranks stay in step with each other. Does nothing between steps.
   void abandon() noexcept;
   /// Once, after the first step with a backward: puts the buckets into the
   /// order in which rank 0's gradients arrived. Collective, between steps.

@@ -190,9 +190,9 @@ std::vector<std::string> names_of(const std::vector<torch::Tensor>& parameters,
 /// `devices` are those of this rank. Ranks that can share memory keep one
 /// shared copy of the optimizer state, of the gradients and, while the engine
 /// updates them, of the parameters. Each rank then updates a part. Otherwise
-/// gradients are summed by all-to-all, ordered sum and all-gather, and each
-/// rank updates everything, or its own part with `zero`. With a `hook`, which
-/// replaces the sum, each rank also has its own memory and updates everything.
+/// gradients are sent as messages (MessageExchange), and each rank updates
+/// everything, or its own part with `zero`. With a `hook`, which replaces the
+/// sum, each rank also has its own memory and updates everything.
 ///
 /// Throws ParallelError naming the first parameter that differs, and
 /// InvalidArgument for a `zero` that does not fit the other arguments.

@@ -435,7 +435,7 @@ void SharedExchange::check_unchanged() {
                                  "train_step() while all ranks share its "
                                  "memory, so once by each of them",
                                  names_[p]),
-             .expected = "changes by train_step()'s optimizer alone",
+             .expected = "changes only by train_step()'s optimizer",
              .got = fmt::format("a change seen by rank {}", world_.rank()),
              .fix = kCure});
   }

@@ -36,12 +36,12 @@ Tensor own_sum(const ProcessGroup& world, const std::vector<Tensor>& pieces) {
 TreeSum tree_sum_of(const ProcessGroup& world) {
   const bool adds_along_rings = world.backend_name() == "nccl";
   return adds_along_rings && world.size() > 2 ? TreeSum::kByPieces
-                                              : TreeSum::kByWorld;
+                                              : TreeSum::kByGroup;
 }
 
 void tree_all_reduce(const ProcessGroup& world, Tensor elements, TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) {
+  if (way == TreeSum::kByGroup) {
     world.all_reduce(elements);
     return;
   }
@@ -54,7 +54,7 @@ void tree_all_reduce(const ProcessGroup& world, Tensor elements, TreeSum way) {
 void tree_reduce_scatter(const ProcessGroup& world, Tensor own,
                          const std::vector<Tensor>& pieces, TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) {
+  if (way == TreeSum::kByGroup) {
     world.reduce_scatter(own, pieces);
     return;
   }
@@ -64,7 +64,7 @@ void tree_reduce_scatter(const ProcessGroup& world, Tensor own,
 void tree_reduce(const ProcessGroup& world, Tensor elements, int root,
                  TreeSum way) {
   const torch::NoGradGuard no_grad;
-  if (way == TreeSum::kByWorld) {
+  if (way == TreeSum::kByGroup) {
     world.reduce(elements, root);
     return;
   }

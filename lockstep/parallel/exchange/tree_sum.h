@@ -11,14 +11,14 @@ namespace lockstep {
 /// Ways to compute the tree sum. Both follow the tree of left_branch()
 /// (base/chunk.h), so the bits are the same.
 enum class TreeSum {
-  /// By the world's own all-reduce and reduce-scatter, which follow that tree.
-  kByWorld,
+  /// By the group's own all-reduce and reduce-scatter, which follow that tree.
+  kByGroup,
   /// By each rank, for the pieces that it gets in an all-to-all. Used for NCCL,
   /// which adds in the order of its rings. Sends as many bytes.
   kByPieces,
 };
 
-/// Returns kByPieces if the world adds in another order. A sum of two has only
+/// Returns kByPieces if the group adds in another order. A sum of two has only
 /// one order.
 TreeSum tree_sum_of(const ProcessGroup& world);
 

@@ -55,7 +55,7 @@ struct DataParallelOptions {
   /// Action to take if copies between GPUs arrive corrupted.
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
   /// Ranks that share the work. Each computes its own shards in a step, and all
-  /// get the same parameters. With several ranks, only train_step() works.
+  /// get the same parameters.
   TORCH_ARG(ProcessGroup, world);
   /// Data that is partitioned over several ranks with a device each, in
   /// train_step(). Make the optimizer's state with make_state(), except for

@@ -88,9 +88,9 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
 
 /// Hooks the replica's parameters during its lifetime, except if several of
 /// them count as one parameter of the original.
-class GradientHooks {
+class ReplicaHooks {
  public:
-  explicit GradientHooks(const ShardLeaves& leaves) {
+  explicit ReplicaHooks(const ShardLeaves& leaves) {
     if (!leaves.on_gradient) return;
     const auto& parameters = leaves.replica.module().parameters;
     std::vector<const Tensor*> leaf_of(leaves.originals.size());
@@ -110,13 +110,13 @@ class GradientHooks {
       hooked_.push_back(*leaf_of[p]);
     }
   }
-  ~GradientHooks() {
+  ~ReplicaHooks() {
     for (const Tensor& leaf : hooked_) {
       torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
     }
   }
-  GradientHooks(const GradientHooks&) = delete;
-  GradientHooks& operator=(const GradientHooks&) = delete;
+  ReplicaHooks(const ReplicaHooks&) = delete;
+  ReplicaHooks& operator=(const ReplicaHooks&) = delete;
 
  private:
   std::vector<Tensor> hooked_;
@@ -264,7 +264,7 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
       return capturing_backward(edges, used_gradients, keep_graph, leaves,
                                 found, others);
     }
-    const GradientHooks hooks(leaves);
+    const ReplicaHooks hooks(leaves);
     run_engine(edges, used_gradients, keep_graph, {});
   } catch (...) {
     leaves.replica.drop_gradients();

@@ -48,6 +48,16 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
 
 }  // namespace
 
+TrainStep::Passes::Passes(const Shards& shards, size_t workers)
+    : totals{.samples = shards.batch,
+             .shards = std::vector<ShardLossTotal>(shards.samples.size())},
+      partials(workers),
+      leaves(shards.parts.size()),
+      input_gradients(shards.parts.size()),
+      others(shards.parts.size()),
+      is_repaired(shards.parts.size()),
+      states_weight(shards.parts.size()) {}
+
 StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           const IValue& target, const ShardLoss& loss,
                           optim::Optimizer* optimizer) {
@@ -62,209 +72,82 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const DifferentiableInputs differentiable(all);
   if (exchange_) differentiable.check_none_is_shared();
   const Shards shards = cut(all, /*trains=*/true);
-  const auto chunks = static_cast<int64_t>(shards.samples.size());
-  const ShardRange own_shards = group_.own_shards();
   if (exchange_) exchange_->load_buffers();
-  group_.begin(chunks);
+  group_.begin(shards.count());
   const std::vector<size_t> positions =
       optimizer ? update_.positions_in(*optimizer) : std::vector<size_t>();
-  const double scatter_s = watch.restart();
+  const double scatter_s = watch.seconds();
   scatter_span.reset();
 
-  StepTotals totals{
-      .samples = shards.batch,
-      .shards = std::vector<ShardLossTotal>(shards.samples.size())};
-  std::vector<std::vector<PartialSum>> partials(group_.workers().size());
-  std::vector<std::vector<Tensor>> leaves(shards.parts.size());
-  std::vector<std::vector<Tensor>> chunk_gradients(shards.parts.size());
-  std::vector<std::vector<OtherLeaf>> others(shards.parts.size());
-  // Not std::vector<bool>, because several threads write to them at once.
-  std::vector<char> is_repaired(shards.parts.size());
-  std::vector<char> states_weight(shards.parts.size());
-  const Checks checks = checks_of(loss);
-  std::optional<KeptTensors> buffers;
-  if (checks.any()) buffers = kept_buffers(group_.original());
-  std::unique_ptr<ModuleComparison> comparison;
-  std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
   // Verified gradients, and those to which local ones are added, are not known
   // before the backward ends.
   const bool can_overlap =
       exchange_ && !local_gradients_ && !options_.verify_gradients();
   OverlappedSum* const overlapped =
-      can_overlap ? exchange_->overlapped_sum(chunks) : nullptr;
+      can_overlap ? exchange_->overlapped_sum(shards.count()) : nullptr;
   // If the step throws, other ranks must not wait for this one.
   const auto abandons = c10::make_scope_exit([&] {
     if (overlapped) overlapped->abandon();
   });
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
-  const auto compute = [&](size_t worker, size_t part, Replica& replica,
-                           const IValue& values, OverlappedSum* sum,
-                           Runs runs = Runs::kReplica) {
-    const int64_t shard = own_shards.first + static_cast<int64_t>(part);
-    const bool is_compared =
-        runs != Runs::kReplica || (comparison && part == comparison->part());
-    return compute_shard({.worker = worker,
-                          .shard = shard,
-                          .replica = replica,
-                          .part = values,
-                          .differentiable = differentiable,
-                          .loss = loss,
-                          .samples = shards.samples[static_cast<size_t>(shard)],
-                          .batch = shards.batch,
-                          .loss_scale = loss_scale,
-                          .sum = sum,
-                          .earlier = partials[worker],
-                          .keeps_output = is_compared || checks.loss,
-                          .is_compared = is_compared,
-                          .runs = runs});
-  };
-  if (checks.module) {
-    comparison = run_module(
-        group_, *buffers, shards.parts, chunks, group_.step_stream(),
-        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
-          return compute(0, part, module, shards.parts[part], nullptr,
-                         extent == ModuleComparison::Extent::kForward
-                             ? Runs::kModuleForward
-                             : Runs::kModule);
-        });
-  }
-  group_.for_each_shard(
-      chunks, group_.step_stream(),
-      [&](size_t worker, int64_t shard, Replica& replica) {
-        const auto s = static_cast<size_t>(shard);
-        const auto part = static_cast<size_t>(shard - own_shards.first);
-        OverlappedSum* const sum =
-            shard + 1 == own_shards.last ? overlapped : nullptr;
-        ShardPass pass;
-        if (options_.verify_gradients()) {
-          VerifiedPass verified = verified_pass(replica, [&] {
-            return compute(worker, part, replica, copy_of(shards.parts[part]),
-                           nullptr);
-          });
-          is_repaired[part] = verified.is_repaired;
-          pass = std::move(verified.pass);
-        } else {
-          pass = compute(worker, part, replica, shards.parts[part], sum);
-        }
-        if (comparison && part == comparison->part())
-          comparison->compare(pass, replica);
-        if (checks.loss) {
-          computed[part] = {.output = std::exchange(pass.output, IValue()),
-                            .loss = pass.loss,
-                            .weight = pass.weight,
-                            .states_weight = pass.states_weight};
-        }
-        totals.shards[s] = {
-            .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
-            .weight = pass.weight};
-        states_weight[part] = pass.states_weight;
-        const Stopwatch summing;
-        if (sum) {
-          sum->finish(pass.gradients.parameters);
-          // It is summed with the earlier ones, unless that was already done.
-          partials[worker].push_back(
-              {shard, shard + 1, std::move(pass.gradients.parameters)});
-        } else {
-          append_partial(
-              partials[worker],
-              {shard, shard + 1, std::move(pass.gradients.parameters)}, chunks);
-        }
-        leaves[part] = std::move(pass.input_leaves);
-        chunk_gradients[part] = std::move(pass.gradients.inputs);
-        others[part] = std::move(pass.gradients.others);
-        group_.phases_of(worker).backward_s += summing.seconds();
-      });
-  double overlapped_wait_s = 0;
-  if (overlapped) {
-    const TraceSpan span("wait", TraceCategory::kWait);
-    const Stopwatch wait;
-    overlapped->wait();
-    overlapped_wait_s = wait.seconds();
-  }
-  if (checks.any()) {
-    make_checks(checks, loss, target, shards, computed, comparison.get(),
-                *buffers);
-    computed.clear();
-  }
+  Passes passes = compute_shards({.shards = shards,
+                                  .differentiable = differentiable,
+                                  .target = target,
+                                  .loss = loss,
+                                  .loss_scale = loss_scale,
+                                  .overlapped = overlapped});
   group_.collect_phases();
   group_.phases().scatter_s = scatter_s;
-  group_.finish_buffers(chunks);
+  group_.finish_buffers(shards.count());
   group_.count_step();
 
   watch.restart();
   const bool has_weights =
-      std::any_of(states_weight.begin(), states_weight.end(),
+      std::any_of(passes.states_weight.begin(), passes.states_weight.end(),
                   [](char states) { return states != 0; });
   if (has_weights && (is_local() || local_gradients_)) {
     check_has_total_weight(options_);
   }
-  const std::vector<Tensor> input_gradients =
-      differentiable.gather(chunk_gradients, leaves, group_.dim());
-  OuterGradients outer;
-  for (size_t i = 0; i < input_gradients.size(); ++i) {
-    outer.add(differentiable.tensors()[i], input_gradients[i]);
-  }
-  if (exchange_) {
-    refuse_foreign_leaves(std::move(others));
-  } else {
-    outer.add_sums(std::move(others));
-  }
+  OuterGradients outer = outer_gradients(differentiable, passes);
+  StepTotals& totals = passes.totals;
   totals.needs_grad =
       optimizer && (!outer.empty() || update_.needs_grad(positions));
   enter(StepPhase::kAllReduce);
   Reduction reduction =
-      reduce(partials_of_rank(std::move(partials), shards, loss_scale), chunks,
-             totals);
+      reduce(partials_of_rank(std::move(passes.partials), shards, loss_scale),
+             shards.count(), totals);
   const BatchLoss batch = batch_loss(totals, options_, is_local());
   StepResult result{.loss = batch.loss,
                     .samples = shards.batch,
                     .weight = batch.weight,
                     .is_empty = batch.is_empty};
-  for (size_t part = 0; part < is_repaired.size(); ++part) {
-    if (!is_repaired[part]) continue;
-    result.repaired_shards.push_back(own_shards.first +
+  for (size_t part = 0; part < passes.is_repaired.size(); ++part) {
+    if (!passes.is_repaired[part]) continue;
+    result.repaired_shards.push_back(group_.own_shards().first +
                                      static_cast<int64_t>(part));
   }
   result.is_finite = std::isfinite(result.loss);
   result.is_too_high = result.is_finite && result.loss > options_.max_loss();
   if (exchange_) {
-    group_.phases().reduce_s = overlapped_wait_s + watch.restart();
+    group_.phases().reduce_s = passes.overlapped_wait_s + watch.restart();
   }
+
   enter(StepPhase::kUpdate);
   const double factor = batch.factor / loss_scale;
   outer.multiply(factor);
   if (!optimizer) {
-    std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
-    multiply(sums, factor * gradient_factor_);
-    update_.accumulate(std::move(sums));
-    std::move(outer).backward();
+    add_to_grad(reduction, std::move(outer), factor * gradient_factor_);
     if (!result.is_finite) {
       result.not_finite = first_not_finite(inputs, target, group_.original());
     }
     group_.phases().reduce_s += watch.restart();
-  } else if (!result.updates()) {
-    if (!result.is_finite) {
-      result.not_finite = first_not_finite(
-          inputs, target, group_.original(),
-          update_.first_not_finite(reduction, positions, *optimizer));
-    }
-  } else if (totals.needs_grad) {
-    std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
-    multiply(sums, factor);
-    update_.accumulate(std::move(sums));
-    std::move(outer).backward();
-    update_.update_whole(
-        update_.take_grads(positions), positions, *optimizer,
-        {.clip = options_.clip_grad_norm(), .checks = loss_scale != 1}, result);
-  } else if (options_.clip_grad_norm() > 0 || loss_scale != 1) {
-    update_.update_whole(update_.finish(reduction, SumsFor::kUpdate), positions,
-                         *optimizer,
-                         {.clip = options_.clip_grad_norm(),
-                          .factor = factor,
-                          .checks = loss_scale != 1},
-                         result);
-  } else {
-    update_.update(reduction, positions, *optimizer, factor);
+  } else if (result.updates()) {
+    update(reduction, std::move(outer), totals.needs_grad, factor, positions,
+           *optimizer, result);
+  } else if (!result.is_finite) {
+    result.not_finite = first_not_finite(
+        inputs, target, group_.original(),
+        update_.first_not_finite(reduction, positions, *optimizer));
   }
   // Also drops gradients of parameters that the optimizer does not have.
   if (optimizer) group_.drop_gradients();
@@ -281,6 +164,150 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   }
   check_batch_weight(batch, options_);
   return result;
+}
+
+TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
+  const Shards& shards = step.shards;
+  const int64_t first_shard = group_.own_shards().first;
+  Passes passes(shards, group_.workers().size());
+  const Checks checks = checks_of(step.loss);
+  std::optional<KeptTensors> buffers;
+  if (checks.any()) buffers = kept_buffers(group_.original());
+  std::unique_ptr<ModuleComparison> comparison;
+  std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
+
+  const auto compute = [&](size_t worker, size_t part, Replica& replica,
+                           const IValue& values, OverlappedSum* sum,
+                           Runs runs = Runs::kReplica) {
+    const int64_t shard = first_shard + static_cast<int64_t>(part);
+    const bool is_compared =
+        runs != Runs::kReplica || (comparison && part == comparison->part());
+    return compute_shard({.worker = worker,
+                          .shard = shard,
+                          .replica = replica,
+                          .part = values,
+                          .differentiable = step.differentiable,
+                          .loss = step.loss,
+                          .samples = shards.samples[static_cast<size_t>(shard)],
+                          .batch = shards.batch,
+                          .loss_scale = step.loss_scale,
+                          .sum = sum,
+                          .earlier = passes.partials[worker],
+                          .keeps_output = is_compared || checks.loss,
+                          .is_compared = is_compared,
+                          .runs = runs});
+  };
+  if (checks.module) {
+    comparison = run_module(
+        group_, *buffers, shards.parts, shards.count(), group_.step_stream(),
+        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
+          return compute(0, part, module, shards.parts[part], nullptr,
+                         extent == ModuleComparison::Extent::kForward
+                             ? Runs::kModuleForward
+                             : Runs::kModule);
+        });
+  }
+  group_.for_each_shard(
+      shards.count(), group_.step_stream(),
+      [&](size_t worker, int64_t shard, Replica& replica) {
+        const auto part = static_cast<size_t>(shard - first_shard);
+        OverlappedSum* const sum =
+            shard + 1 == group_.own_shards().last ? step.overlapped : nullptr;
+        ShardPass pass;
+        if (options_.verify_gradients()) {
+          VerifiedPass verified = verified_pass(replica, [&] {
+            return compute(worker, part, replica, copy_of(shards.parts[part]),
+                           nullptr);
+          });
+          passes.is_repaired[part] = verified.is_repaired;
+          pass = std::move(verified.pass);
+        } else {
+          pass = compute(worker, part, replica, shards.parts[part], sum);
+        }
+        if (comparison && part == comparison->part())
+          comparison->compare(pass, replica);
+        if (checks.loss) {
+          computed[part] = {.output = std::exchange(pass.output, IValue()),
+                            .loss = pass.loss,
+                            .weight = pass.weight,
+                            .states_weight = pass.states_weight};
+        }
+        passes.totals.shards[static_cast<size_t>(shard)] = {
+            .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
+            .weight = pass.weight};
+        passes.states_weight[part] = pass.states_weight;
+        const Stopwatch summing;
+        std::vector<PartialSum>& partials = passes.partials[worker];
+        if (sum) {
+          sum->end_backward(pass.gradients.parameters);
+          // It is summed with the earlier ones, unless that was already done.
+          partials.push_back(
+              {shard, shard + 1, std::move(pass.gradients.parameters)});
+        } else {
+          append_partial(
+              partials,
+              {shard, shard + 1, std::move(pass.gradients.parameters)},
+              shards.count());
+        }
+        passes.leaves[part] = std::move(pass.input_leaves);
+        passes.input_gradients[part] = std::move(pass.gradients.inputs);
+        passes.others[part] = std::move(pass.gradients.others);
+        group_.phases_of(worker).backward_s += summing.seconds();
+      });
+  if (step.overlapped) {
+    const TraceSpan span("wait", TraceCategory::kWait);
+    const Stopwatch wait;
+    step.overlapped->finish();
+    passes.overlapped_wait_s = wait.seconds();
+  }
+  if (checks.any()) {
+    make_checks(checks, step.loss, step.target, shards, computed,
+                comparison.get(), *buffers);
+  }
+  return passes;
+}
+
+OuterGradients TrainStep::outer_gradients(
+    const DifferentiableInputs& differentiable, Passes& passes) const {
+  const std::vector<Tensor> gradients = differentiable.gather(
+      passes.input_gradients, passes.leaves, group_.dim());
+  OuterGradients outer;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    outer.add(differentiable.tensors()[i], gradients[i]);
+  }
+  if (exchange_) {
+    refuse_foreign_leaves(std::move(passes.others));
+  } else {
+    outer.add_sums(std::move(passes.others));
+  }
+  return outer;
+}
+
+void TrainStep::add_to_grad(Reduction& reduction, OuterGradients outer,
+                            double factor) {
+  std::vector<Tensor> sums = update_.finish(reduction, SumsFor::kGradients);
+  multiply(sums, factor);
+  update_.accumulate(std::move(sums));
+  std::move(outer).backward();
+}
+
+void TrainStep::update(Reduction& reduction, OuterGradients outer,
+                       bool needs_grad, double factor,
+                       const std::vector<size_t>& positions,
+                       optim::Optimizer& optimizer, StepResult& result) {
+  const double clip = options_.clip_grad_norm();
+  const bool checks = options_.loss_scale() != 1;
+  if (needs_grad) {
+    add_to_grad(reduction, std::move(outer), factor);
+    update_.update_whole(update_.take_grads(positions), positions, optimizer,
+                         {.clip = clip, .checks = checks}, result);
+  } else if (clip > 0 || checks) {
+    update_.update_whole(
+        update_.finish(reduction, SumsFor::kUpdate), positions, optimizer,
+        {.clip = clip, .factor = factor, .checks = checks}, result);
+  } else {
+    update_.update(reduction, positions, optimizer, factor);
+  }
 }
 
 ShardPass TrainStep::compute_shard(const ShardWork& work) const {
@@ -383,8 +410,7 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
   }
   const auto in_first_shard = [&](const auto& check) {
     group_.on_shard(
-        own.first, static_cast<int64_t>(shards.samples.size()),
-        group_.step_stream(), [&](Replica& replica) {
+        own.first, shards.count(), group_.step_stream(), [&](Replica& replica) {
           const TraceSpan span("check loss", TraceCategory::kCompute);
           check(ComputedShards{.loss = loss,
                                .reduction = options_.loss_reduction(),
@@ -419,8 +445,7 @@ void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
                             const KeptTensors& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
-    findings = settle(group_, checking_ranks(), comparison,
-                      static_cast<int64_t>(shards.samples.size()),
+    findings = settle(group_, checking_ranks(), comparison, shards.count(),
                       group_.step_stream());
   }
   if (checks.loss) check_loss(loss, target, shards, computed, findings);
@@ -441,10 +466,9 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
   const IValue all = c10::ivalue::Tuple::create(everything);
   const DifferentiableInputs whole(all, /*needs_graph=*/false);
   const Shards shards = cut(all, /*trains=*/false);
-  const auto chunks = static_cast<int64_t>(shards.samples.size());
-  group_.begin(chunks);
+  group_.begin(shards.count());
   group_.for_each_shard(
-      chunks, group_.forward_stream(/*trains=*/false),
+      shards.count(), group_.forward_stream(/*trains=*/false),
       [&](size_t worker, int64_t shard, Replica& replica) {
         const IValue& part =
             shards
@@ -459,7 +483,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
         whole.pass_on_writes(part, chunk, group_.shards());
       });
   group_.collect_phases();
-  group_.finish_buffers(chunks);
+  group_.finish_buffers(shards.count());
   return shards.samples;
 }
 
@@ -495,7 +519,7 @@ TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
                 "data::Loader does with `part`"});
   }
   torch::NoGradGuard no_grad;
-  const auto chunks = static_cast<int64_t>(shards.samples.size());
+  const int64_t chunks = shards.count();
   shards.parts = group_.cut(
       all,
       {shards.samples.begin() + std::min(group_.own_shards().first, chunks),

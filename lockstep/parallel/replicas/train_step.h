@@ -12,6 +12,7 @@
 #include "lockstep/parallel/reduction/local_gradients.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/module_comparison.h"
+#include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
 #include "lockstep/parallel/replicas/verified_pass.h"
@@ -66,17 +67,42 @@ class TrainStep {
                                 const ShardVisit& visit);
 
  private:
-  /// Shards of a batch: the samples of all, and the parts that belong to this
-  /// rank.
+  /// The shards of a batch, and the parts of it that belong to this rank.
   struct Shards {
-    int64_t batch = 0;
-    int64_t own = 0;  ///< samples of this rank
-    std::vector<int64_t> samples;
-    std::vector<c10::IValue> parts;
+    int64_t batch = 0;               ///< samples of all ranks
+    int64_t own = 0;                 ///< samples of this rank
+    std::vector<int64_t> samples;    ///< by shard, of all ranks
+    std::vector<c10::IValue> parts;  ///< this rank's shards
+    /// Returns the number of shards of all ranks.
+    int64_t count() const { return static_cast<int64_t>(samples.size()); }
   };
   /// Cuts the batch into shards. `all` is the tuple of the inputs and the
   /// target. `trains` is true in run().
   Shards cut(const c10::IValue& all, bool trains) const;
+  /// What the passes of a step's shards have in common.
+  struct StepInput {
+    const Shards& shards;
+    const DifferentiableInputs& differentiable;
+    const c10::IValue& target;
+    const ShardLoss& loss;
+    double loss_scale;          ///< multiplies the loss before its backward
+    OverlappedSum* overlapped;  ///< null: gradients are summed afterwards
+  };
+  /// Results of the passes of this rank's shards. Each thread writes only to
+  /// the elements of its own shards, so no vector is a std::vector<bool>.
+  struct Passes {
+    Passes(const Shards& shards, size_t workers);
+    StepTotals totals;                              ///< losses and weights
+    std::vector<std::vector<PartialSum>> partials;  ///< by worker
+    // By part: the leaves that stand for the inputs, and their gradients.
+    std::vector<std::vector<torch::Tensor>> leaves;
+    std::vector<std::vector<torch::Tensor>> input_gradients;
+    /// By part: the other leaves that the loss depends on.
+    std::vector<std::vector<OtherLeaf>> others;
+    std::vector<char> is_repaired;    ///< by part
+    std::vector<char> states_weight;  ///< by part: the loss has a weight
+    double overlapped_wait_s = 0;
+  };
   /// The module that computes a shard.
   enum class Runs {
     kReplica,
@@ -123,6 +149,20 @@ class TrainStep {
                    const c10::IValue& target, const Shards& shards,
                    const std::vector<ShardPass>& computed,
                    ModuleComparison* comparison, const KeptTensors& buffers);
+  /// Computes all shards of this rank, each in its device's thread, waits until
+  /// the overlapped sums are made, and makes the checks of the first step.
+  Passes compute_shards(const StepInput& step);
+  /// Returns the gradients of the tensors outside of the module: the inputs and
+  /// other leaves. With an exchange, throws if there are other leaves.
+  OuterGradients outer_gradients(const DifferentiableInputs& differentiable,
+                                 Passes& passes) const;
+  /// Adds the gradients, times `factor`, to the original's .grad.
+  void add_to_grad(Reduction& reduction, OuterGradients outer, double factor);
+  /// Updates the parameters, and clips and checks gradients if the options say
+  /// so. `needs_grad`: by way of .grad, where hooks see them.
+  void update(Reduction& reduction, OuterGradients outer, bool needs_grad,
+              double factor, const std::vector<size_t>& positions,
+              optim::Optimizer& optimizer, StepResult& result);
   /// Computes forward, loss and backward, in the thread of the replica's
   /// device.
   ShardPass compute_shard(const ShardWork& work) const;
