@@ -6,7 +6,7 @@
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/cli/train_options.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {
 namespace {

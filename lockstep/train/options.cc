@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "lockstep/base/names.h"
-#include "lockstep/train/communication.h"
-#include "lockstep/train/spike_options.h"
 
 namespace lockstep::train {
 namespace {

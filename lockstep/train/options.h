@@ -10,8 +10,6 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/bad_links.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
-#include "lockstep/train/communication.h"
-#include "lockstep/train/spike_options.h"
 
 namespace lockstep::train {
 
@@ -45,8 +43,8 @@ std::string to_string(Precision precision);
 /// Returns the type that autocast computes in; nothing for kFloat32.
 std::optional<c10::ScalarType> autocast_type(Precision precision);
 
-/// Options for reading the training data.
-struct LoaderOptions {
+/// Options for loading the training data.
+struct LoadingOptions {
   int workers = 1;      ///< threads that prepare batches; 0: none
   bool shuffle = true;  ///< shuffles the samples anew in each epoch
   /// Leaves out the last samples of an epoch if they don't fill a batch.
@@ -112,7 +110,7 @@ struct LogOptions {
   bool shards = false;
   std::string csv;          ///< a row for each step (CsvLog); empty: none
   std::string tensorboard;  ///< folder of event files (TensorBoardLog)
-  /// Path for a Chrome trace of all ranks' last steps (chrome_trace.h); empty:
+  /// Path for a Chrome trace of all ranks' last steps (rank_trace.h); empty:
   /// none.
   std::string trace;
   int64_t trace_steps = 10;
@@ -121,7 +119,78 @@ struct LogOptions {
   bool live_status = true;
 };
 
-/// Options for training a task. The same task and options give the same bits.
+/// The action of a run at a step whose loss is a spike.
+enum class OnSpike {
+  kNothing,
+  kSkip,      ///< leaves out the update
+  kRollBack,  ///< also goes back to the weights of the last checkpoint
+};
+
+/// Parses "nothing", "skip" or "roll-back". Throws InvalidArgument, which names
+/// the nearest.
+OnSpike parse_on_spike(const std::string& name);
+std::vector<std::string> on_spike_names();
+std::string to_string(OnSpike action);
+
+/// Options for handling spikes and for SpikeGuard, which detects them.
+struct SpikeOptions {
+  OnSpike action = OnSpike::kNothing;
+  /// Standard deviations above the mean of the last losses.
+  double sigma = 6;
+  int64_t window = 128;  ///< number of last losses
+};
+
+/// Throws InvalidArgument for numbers out of range.
+void check(const SpikeOptions& options);
+
+/// The form in which ranks send gradients.
+enum class GradCompression {
+  kNone,
+  kBFloat16,  ///< rounded; half the bytes
+  kFloat16,   ///< rounded; half the bytes
+  kPowerSgd,  ///< a product of two matrices of a low rank (PowerSGD)
+};
+
+/// Parses "none", "bf16", "fp16" or "powersgd". Throws InvalidArgument, which
+/// names the nearest.
+GradCompression parse_grad_compression(const std::string& name);
+std::vector<std::string> grad_compression_names();
+std::string to_string(GradCompression compression);
+
+/// The optimizer that changes the parameters after steps that each rank made by
+/// itself.
+enum class OuterOptimizer {
+  kAverage,   ///< the mean of the ranks: local SGD
+  kNesterov,  ///< SGD with Nesterov's momentum: DiLoCo
+};
+
+/// Parses "average" or "nesterov". Throws InvalidArgument, which names the
+/// nearest.
+OuterOptimizer parse_outer_optimizer(const std::string& name);
+std::vector<std::string> outer_optimizer_names();
+std::string to_string(OuterOptimizer optimizer);
+
+/// Options for ranks that are connected by slow links. With the defaults a run
+/// has the bits of one device; with other values it does not.
+struct CommunicationOptions {
+  GradCompression compression = GradCompression::kNone;
+  int64_t powersgd_rank = 4;
+  /// Steps that each rank makes by itself, with its part of each batch, before
+  /// the ranks combine their parameters (OuterStep). 0: they sum their
+  /// gradients in every step.
+  int64_t local_steps = 0;
+  OuterOptimizer outer_optimizer = OuterOptimizer::kNesterov;
+  /// Default: 0.7 for kNesterov, 1 for kAverage.
+  std::optional<double> outer_lr;
+  double outer_momentum = 0.9;  ///< kNesterov
+
+  bool is_local() const { return local_steps > 0; }
+};
+
+/// Throws InvalidArgument for numbers out of range.
+void check(const CommunicationOptions& options);
+
+/// Options for training. The same task and options give the same bits.
 struct TrainOptions {
   Strategy strategy = Strategy::kSingle;
   /// Devices to train on. kDistributed: one for each rank of this host.
@@ -149,7 +218,7 @@ struct TrainOptions {
   ZeroStage zero = ZeroStage::kNone;
   CommunicationOptions communication;  ///< kDistributed
 
-  LoaderOptions loader;
+  LoadingOptions loader;
   EvaluationOptions evaluation;
   /// Weights to start from: a checkpoint, a safetensors file, or a Hugging Face
   /// folder with a GPT-2 or a Llama.

@@ -8,7 +8,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"

@@ -149,8 +149,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
       spawn(
           2,
           [&](ProcessGroup world) {
-            const RunReport reported =
-                line_trainer(0).fit(options, {.world = world});
+            const RunReport reported = line_trainer(0).fit(options, world);
             const std::lock_guard lock(mutex);
             EXPECT_EQ(reported.steps, 16);
             if (world.rank() == 0) report = reported;

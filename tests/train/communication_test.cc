@@ -1,8 +1,7 @@
 // Runs whose ranks send each other less than all gradients in every step.
-#include "lockstep/train/communication.h"
-
 #include <gtest/gtest.h>
 
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"

@@ -106,9 +106,9 @@ std::string digest_of_indexed() {
 
 template <class D>
 std::string digest_of_stream(const TrainOptions& options,
-                             const RunContext& context = {}) {
+                             const ProcessGroup& ranks = {}) {
   return line_trainer(in_order(std::make_shared<D>(), kSamples))
-      .fit(options, context)
+      .fit(options, ranks)
       .parameter_sha256;
 }
 
@@ -133,7 +133,7 @@ TEST(InOrder, GivesEachRankItsPart) {
         options.strategy = Strategy::kDistributed;
         options.devices.resize(2, options.devices[0]);
         const std::string digest =
-            digest_of_stream<StatefulStream>(options, {.world = world});
+            digest_of_stream<StatefulStream>(options, world);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(digest, expected);
       },

@@ -11,6 +11,8 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/train/run/run_training.h"
+#include "lockstep/train/run/trainer_task.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/report_of_ranks.h"
@@ -106,15 +108,15 @@ TrainOptions small() {
   return options;
 }
 
-using Make = std::function<std::unique_ptr<Task>()>;
+using Make = std::function<std::unique_ptr<TrainerBase>()>;
 
-/// Rank 0's report of a run with ranks as threads, each with its own task.
+/// Rank 0's report of a run with ranks as threads, each with its own trainer.
 RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy = Strategy::kDistributed;
   options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
-    return run_training(*make(), options, {.world = world});
+    return make()->fit(options, world);
   });
 }
 
@@ -126,7 +128,7 @@ RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {
                                      .index = static_cast<int>(i),
                                      .slices = static_cast<int>(slices)});
   }
-  return run_training(*make(), options);
+  return make()->fit(options);
 }
 
 void expect_same(const RunReport& got, const RunReport& expected,
@@ -142,7 +144,7 @@ void expect_same(const RunReport& got, const RunReport& expected,
 /// one device got.
 RunReport expect_one_result(const Make& make,
                             const TrainOptions& options = small()) {
-  RunReport single = run_training(*make(), options);
+  RunReport single = make()->fit(options);
   EXPECT_EQ(single.parameter_sha256.size(), 64u);
   if (allowed_cores().size() >= 2) {
     expect_same(on_slices(make, options, 2), single, "dp 2");
@@ -218,7 +220,7 @@ TEST(OwnTrainer, TakesDatasetsOfTorchData) {
     trainer.data(dataset);
     return copies_of(trainer);
   };
-  const RunReport plain = run_training(*copies_of(curve_trainer())(), small());
+  const RunReport plain = curve_trainer().fit(small());
   expect_same(expect_one_result(with(std::make_shared<TorchPoints>(50))), plain,
               "a torch::data dataset");
   using Stacked =
@@ -306,13 +308,15 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
       });
     }
     const Make make = copies_of(trainer);
-    const RunReport whole = run_training(*make(), small());
+    const RunReport whole = make()->fit(small());
     const TemporaryFolder folder;
     TrainOptions options = small();
     options.out_dir = folder / "run";
     int polled = 0;
-    const RunReport stopped = run_training(
-        *make(), options, {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
+    const auto stopped_trainer = make();
+    const RunReport stopped =
+        run_training(*task_of(*stopped_trainer), options,
+                     {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
     EXPECT_TRUE(stopped.interrupted);
     EXPECT_EQ(stopped.steps, 13);
     options.checkpoint.resume = "auto";
@@ -382,7 +386,7 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
   options.evaluation.every = 0;
   options.max_steps = 13;
-  expect_same(run_training(*make(), options), report, "without evaluations");
+  expect_same(make()->fit(options), report, "without evaluations");
 }
 
 /// Adds up what a run tells of its steps.
@@ -429,10 +433,10 @@ TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());
   TrainOptions options = small();
   options.loader.drop_last = true;
-  const RunReport expected = run_training(*make(), options);
+  const RunReport expected = make()->fit(options);
   options.shards = 0;
   options.accumulate = 4;
-  expect_same(run_training(*make(), options), expected, "4 on one");
+  expect_same(make()->fit(options), expected, "4 on one");
   options.accumulate = 2;
   expect_same(on_ranks(make, options, 2, "shm"), expected, "2 on each of two");
   if (allowed_cores().size() >= 2) {
@@ -469,7 +473,7 @@ TEST(OwnTrainer, NamesMetricsThatChange) {
     });
     const Make make = copies_of(trainer);
     EXPECT_PRED2(contains, message_of<Error>([&] {
-                   ranks == 1 ? run_training(*make(), small())
+                   ranks == 1 ? make()->fit(small())
                               : on_ranks(make, small(), ranks, "shm");
                  }),
                  "late");

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/inspect/topology.h"
 #include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/environment.h"

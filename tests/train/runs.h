@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/images/train_images.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/train/report_of_ranks.h"
 
 // Runs of an instant, for tests of the trainer.

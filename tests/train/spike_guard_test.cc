@@ -110,7 +110,7 @@ RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
     TrainOptions of_rank = options;
     of_rank.strategy = Strategy::kDistributed;
     of_rank.devices.resize(2, options.devices[0]);
-    return net_trainer().fit(of_rank, {.world = world});
+    return net_trainer().fit(of_rank, world);
   });
 }
 

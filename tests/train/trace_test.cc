@@ -4,10 +4,9 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/record/trace_recorder.h"
-#include "lockstep/train/report/rank_trace.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"

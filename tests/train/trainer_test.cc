@@ -6,7 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/tasks/images/train_images.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"

@@ -157,7 +157,7 @@ RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
   options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     TextTrainer own = trainer;
-    return own.fit(options, {.world = world});
+    return own.fit(options, world);
   });
 }
 

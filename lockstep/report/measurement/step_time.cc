@@ -22,7 +22,7 @@
 #include "lockstep/report/comparison/phases.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/step/step_accounts.h"
 #include "lockstep/train/step/step_runner.h"

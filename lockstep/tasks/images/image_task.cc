@@ -10,6 +10,7 @@
 #include "lockstep/models/model_settings.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {

@@ -13,6 +13,7 @@
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {

@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/inspect/device_topology.h"
+#include "lockstep/train/report/environment.h"
 
 namespace lockstep::train {
 namespace {
@@ -271,7 +272,8 @@ void describe_machine(const ProcessGroup& world, const Device& own,
                   [&](const std::string& host) { return host == hosts[0]; });
   if (devices.empty() || !is_one_host) return;
   try {
-    report.topology = inspect::device_topology(devices);
+    report.topology = std::make_shared<const inspect::Topology>(
+        inspect::device_topology(devices));
   } catch (const Error&) {
     // The report does without a topology: no driver reports it, or a slice no
     // longer exists.

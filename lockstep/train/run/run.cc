@@ -17,7 +17,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 
 namespace lockstep::train {
 namespace {

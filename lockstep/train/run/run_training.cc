@@ -1,4 +1,4 @@
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 
 #include <atomic>
 #include <optional>

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -228,6 +229,41 @@ void check_position(const TrainOptions& options, const Plan& plan,
                                      resume.path, at.step, total_steps));
   }
 }
+
+namespace {
+
+/// A setting that has changed since the checkpoint was written.
+struct Difference {
+  std::string name;
+  std::string text;  ///< "lr: 0.02 in the checkpoint, 0.1 now"
+};
+
+constexpr size_t kShown = 100;  // letters shown of a value in a file
+
+std::string value_of(const Settings& settings, const std::string& name) {
+  const auto found = settings.find(name);
+  return found == settings.end() ? "nothing" : found->second;
+}
+
+std::vector<Difference> differences(const Settings& saved,
+                                    const Settings& now) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : saved) names.insert(name);
+  for (const auto& [name, value] : now) names.insert(name);
+  std::vector<Difference> found;
+  for (const std::string& name : names) {
+    const std::string before = value_of(saved, name);
+    const std::string after = value_of(now, name);
+    if (before == after) continue;
+    found.push_back(
+        {.name = name,
+         .text = fmt::format("{}: {} in the checkpoint, {} now", name,
+                             before.substr(0, kShown), after)});
+  }
+  return found;
+}
+
+}  // namespace
 
 void check_settings(const TrainOptions& options, const Plan& plan,
                     const RunRecord& saved, const Settings& now,

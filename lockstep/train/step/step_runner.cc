@@ -15,6 +15,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/reserved_memory.h"
@@ -158,7 +159,12 @@ void StepRunner::list_state() {
                StateOf::kRank);
   }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    state_.add(fmt::format("{}{}.", StateList::kCallback, i), *callbacks_[i]);
+    Callback& callback = *callbacks_[i];
+    state_.add(fmt::format("{}{}.", StateList::kCallback, i),
+               adapt([&callback] { return callback.state(); },
+                     [&callback](const OptimizerState& state) {
+                       callback.load_state(state);
+                     }));
   }
   if (loss_scaler_) state_.add(StateList::kLossScaler, *loss_scaler_);
   if (spikes_) state_.add(StateList::kSpikes, *spikes_);

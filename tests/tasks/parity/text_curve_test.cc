@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
