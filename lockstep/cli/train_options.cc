@@ -131,13 +131,13 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
 
 std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags) {
   const TrainOptions& options = flags.run.options;
-  if (!options.checkpoint.resume.empty()) {
-    auto found = tasks::find_saved_model(options.checkpoint.resume == "auto"
-                                             ? options.out_dir
-                                             : options.checkpoint.resume);
+  if (!options.checkpoint().resume().empty()) {
+    auto found = tasks::find_saved_model(options.checkpoint().resume() == "auto"
+                                             ? options.out_dir()
+                                             : options.checkpoint().resume());
     if (found) return found;
   }
-  return tasks::find_saved_model(options.init_from);
+  return tasks::find_saved_model(options.init_from());
 }
 
 bool trains_language_model(const TrainFlags& flags,

@@ -98,13 +98,13 @@ Trainer<CurveImpl> curve_trainer() {
 
 TrainOptions small() {
   TrainOptions options;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.batch_size = 12;  // of 50: the last one has 2
-  options.shards = 4;
-  options.intra_op_threads = 1;
-  options.epochs = 5;
-  options.seed = 5;
-  options.log.progress = false;
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.batch_size(12);  // of 50: the last one has 2
+  options.shards(4);
+  options.intra_op_threads(1);
+  options.epochs(5);
+  options.seed(5);
+  options.log().progress(false);
   return options;
 }
 
@@ -113,20 +113,20 @@ using Make = std::function<std::unique_ptr<TrainerBase>()>;
 /// Rank 0's report of a run with ranks as threads, each with its own trainer.
 RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
                    const std::string& backend) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  options.strategy(Strategy::kDistributed);
+  options.devices().resize(static_cast<size_t>(ranks), options.devices()[0]);
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     return make()->fit(options, world);
   });
 }
 
 RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {
-  options.strategy = Strategy::kDataParallel;
-  options.devices.clear();
+  options.strategy(Strategy::kDataParallel);
+  options.devices().clear();
   for (int64_t i = 0; i < slices; ++i) {
-    options.devices.push_back(Device{.kind = DeviceKind::kCpu,
-                                     .index = static_cast<int>(i),
-                                     .slices = static_cast<int>(slices)});
+    options.devices().push_back(Device{.kind = DeviceKind::kCpu,
+                                       .index = static_cast<int>(i),
+                                       .slices = static_cast<int>(slices)});
   }
   return make()->fit(options);
 }
@@ -311,7 +311,7 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
     const RunReport whole = make()->fit(small());
     const TemporaryFolder folder;
     TrainOptions options = small();
-    options.out_dir = folder / "run";
+    options.out_dir(folder / "run");
     int polled = 0;
     const auto stopped_trainer = make();
     const RunReport stopped =
@@ -319,7 +319,7 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
                      {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
     EXPECT_TRUE(stopped.interrupted);
     EXPECT_EQ(stopped.steps, 13);
-    options.checkpoint.resume = "auto";
+    options.checkpoint().resume("auto");
     const RunReport resumed = on_ranks(make, options, 2, "shm");
     EXPECT_EQ(resumed.first_step, 13);
     EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
@@ -367,7 +367,7 @@ Trainer<CurveImpl> stopping_trainer(std::shared_ptr<EarlyStop> early_stop) {
 
 TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   TrainOptions options = small();
-  options.evaluation.every = 2;
+  options.evaluation().every(2);
   const auto early_stop = std::make_shared<EarlyStop>();
   const RunReport report = stopping_trainer(early_stop).fit(options);
   // After 6 steps the loss is at its best, after 8, 10 and 12 it is not better;
@@ -384,8 +384,8 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
         stopping_trainer(std::make_shared<EarlyStop>()));
   };
   expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
-  options.evaluation.every = 0;
-  options.max_steps = 13;
+  options.evaluation().every(0);
+  options.max_steps(13);
   expect_same(make()->fit(options), report, "without evaluations");
 }
 
@@ -415,12 +415,12 @@ TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {
 TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   const TemporaryFolder folder;
   TrainOptions options = small();
-  options.evaluation.every = 2;
-  options.out_dir = folder / "run";
-  options.max_steps = 10;
+  options.evaluation().every(2);
+  options.out_dir(folder / "run");
+  options.max_steps(10);
   stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
-  options.max_steps = 0;
-  options.checkpoint.resume = "auto";
+  options.max_steps(0);
+  options.checkpoint().resume("auto");
   const Make make = [] {
     return std::make_unique<Trainer<CurveImpl>>(
         stopping_trainer(std::make_shared<EarlyStop>()));
@@ -432,12 +432,12 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());
   TrainOptions options = small();
-  options.loader.drop_last = true;
+  options.loader().drop_last(true);
   const RunReport expected = make()->fit(options);
-  options.shards = 0;
-  options.accumulate = 4;
+  options.shards(0);
+  options.accumulate(4);
   expect_same(make()->fit(options), expected, "4 on one");
-  options.accumulate = 2;
+  options.accumulate(2);
   expect_same(on_ranks(make, options, 2, "shm"), expected, "2 on each of two");
   if (allowed_cores().size() >= 2) {
     expect_same(on_slices(make, options, 2), expected, "dp, 2 on each of two");
@@ -527,7 +527,7 @@ TEST(OwnTrainer, TrainsTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluation.enabled = false;
+  options.evaluation().enabled(false);
   const RunReport report = expect_one_result(copies_of(trainer), options);
   EXPECT_LT(report.losses.back(), report.losses.front());
 }
@@ -542,7 +542,7 @@ TEST(OwnTrainer, TakesStepsWithTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluation.enabled = false;
+  options.evaluation().enabled(false);
   expect_one_result(copies_of(trainer), options);
 }
 
@@ -555,12 +555,12 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
     return squares(output, target) + large[0];
   });
   TrainOptions options = small();
-  options.strategy = Strategy::kDataParallelClassic;
-  options.devices = devices("cpu:2");
-  options.shards = 0;
-  options.evaluation.enabled = false;
+  options.strategy(Strategy::kDataParallelClassic);
+  options.devices(devices("cpu:2"));
+  options.shards(0);
+  options.evaluation().enabled(false);
   for (const size_t at : {size_t{0}, size_t{1}}) {
-    options.output_device = options.devices[at].name();
+    options.output_device(options.devices()[at].name());
     const RunReport report = trainer.fit(options);
     EXPECT_GT(report.devices[at].memory_peak_bytes, kLarge) << at;
     EXPECT_LT(report.devices[1 - at].memory_peak_bytes, kLarge) << at;
@@ -573,10 +573,10 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
     }
     return "";
   };
-  options.output_device = "cpu:7";
+  options.output_device("cpu:7");
   expect_problem(message_of(options), ErrorCode::kNoSuchDevice, {"cpu:7"});
-  options.output_device = "cpu:1";
-  options.strategy = Strategy::kDataParallel;
+  options.output_device("cpu:1");
+  options.strategy(Strategy::kDataParallel);
   expect_problem(message_of(options), ErrorCode::kBadOption, {"dp-classic"});
 }
 

@@ -78,7 +78,7 @@ class TrainerTask : public Task {
              const Settings&) override {
     check_complete();
     if (trainer_.has_step() &&
-        options.strategy == Strategy::kDataParallelClassic) {
+        options.strategy() == Strategy::kDataParallelClassic) {
       refuse("--strategy dp-classic can't run a step function",
              "a loss, or another strategy");
     }

@@ -87,16 +87,16 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
                        .schedule = ScheduleKind::kConstant};
   RecordedTask task(options, folder.path("model"));
   train::TrainOptions run;
-  run.strategy = train::Strategy::kDataParallel;
-  run.devices = devices("cpu:2");
-  run.batch_size = 12;
-  run.epochs = 0;
-  run.max_steps = kSteps;
-  run.clip_grad_norm = 1;
-  run.loader.drop_last = true;
-  run.evaluation.enabled = false;
-  run.log.progress = false;
-  run.init_from = init_from;
+  run.strategy(train::Strategy::kDataParallel);
+  run.devices(devices("cpu:2"));
+  run.batch_size(12);
+  run.epochs(0);
+  run.max_steps(kSteps);
+  run.clip_grad_norm(1);
+  run.loader().drop_last(true);
+  run.evaluation().enabled(false);
+  run.log().progress(false);
+  run.init_from(init_from);
   train::run_training(task, run);
 
   if (!init_from.empty()) {
