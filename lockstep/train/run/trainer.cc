@@ -69,7 +69,7 @@ LossAndMetrics unpack_values(const c10::IValue& values) {
 
 }  // namespace
 
-/// Trains what a Trainer has.
+/// The task that a Trainer describes.
 class TrainerTask : public Task {
  public:
   explicit TrainerTask(TrainerBase& trainer) : trainer_(trainer) {}
