@@ -61,7 +61,7 @@ class TrainerBase {
  protected:
   using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
                                  std::unique_ptr<torch::optim::Optimizer>>;
-  /// The functions of Engine::Module.
+  /// The functions that read the module and make others like it.
   struct Handles {
     std::function<ModuleHandle()> read;
     std::function<ModuleHandle()> replicate;
