@@ -19,7 +19,6 @@
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/models/model.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
-#include "lockstep/train/run_training.h"
 #include "lockstep/train/trainer.h"

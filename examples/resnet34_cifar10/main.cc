@@ -48,11 +48,9 @@ int main(int argc, char** argv) {
   lockstep::train::TrainOptions defaults;
   if (has_folder) {
     trainer.test_data(images(dir, Split::kTest));
-    defaults.batch_size = 128;
-    defaults.epochs = 15;
+    defaults.batch_size(128).epochs(15);
   } else {
-    defaults.batch_size = 8;
-    defaults.max_steps = 3;
+    defaults.batch_size(8).max_steps(3);
   }
   return lockstep::train_main(argc, argv, trainer, defaults);
 }

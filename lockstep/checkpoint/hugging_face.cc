@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/models/model_settings.h"
 
 namespace lockstep {

@@ -15,7 +15,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep {
 namespace {

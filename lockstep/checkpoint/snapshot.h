@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "lockstep/checkpoint/costs.h"
-#include "lockstep/checkpoint/saved_state.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/control/snapshot_memory.h"
 

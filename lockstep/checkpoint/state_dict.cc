@@ -10,7 +10,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/transport/shared_memory.h"
 
 namespace lockstep {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,11 +8,12 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
-#include "lockstep/checkpoint/safetensors.h"
-
 namespace lockstep {
 
+/// Tensors by name, in order.
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
+/// The state of an optimizer, or of another part of a run, by name.
+using OptimizerState = std::map<std::string, torch::Tensor>;
 
 /// Returns the module's parameters, then its buffers, with PyTorch's names, in
 /// the order of registration. Shares storage with the module.

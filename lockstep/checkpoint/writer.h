@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/costs.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/part.h"
 #include "lockstep/checkpoint/staging.h"
 #include "lockstep/comm/process_group.h"

@@ -28,6 +28,7 @@
 #include "lockstep/report/measurement/step_time.h"
 #include "lockstep/report/page/comparison_page.h"
 #include "lockstep/train/options.h"
+#include "lockstep/train/report/environment.h"
 
 namespace lockstep::cli {
 namespace {

@@ -78,13 +78,13 @@ std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
 
 report::TimedRun to_run(const PlanFlags& flags) {
   report::TimedRun run{.train = flags.train, .task = {}};
-  run.train.devices = planned_devices(flags.devices);
-  run.train.strategy = choose_strategy(flags.strategy, flags.between_hosts,
-                                       run.train.devices.size());
-  run.train.precision = train::parse_precision(flags.precision);
-  run.train.zero = static_cast<ZeroStage>(flags.zero);
-  const bool is_single = run.train.strategy == train::Strategy::kSingle;
-  if (is_single && run.train.devices.size() > 1) {
+  run.train.devices(planned_devices(flags.devices));
+  run.train.strategy(choose_strategy(flags.strategy, flags.between_hosts,
+                                     run.train.devices().size()));
+  run.train.precision(train::parse_precision(flags.precision));
+  run.train.zero(static_cast<ZeroStage>(flags.zero));
+  const bool is_single = run.train.strategy() == train::Strategy::kSingle;
+  if (is_single && run.train.devices().size() > 1) {
     throw BadUsage(
         fmt::format("[usage] --strategy single trains on one device, got "
                     "--devices {}; use --strategy dp, or leave out --strategy",
@@ -123,7 +123,7 @@ std::string in_bytes(int64_t bytes) {
 
 void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   fmt::print("{} ({}), batch of {}: {} of {}\n\n", plan.model,
-             counted(plan.parameters, "parameter"), flags.train.batch_size,
+             counted(plan.parameters, "parameter"), flags.train.batch_size(),
              counted(plan.shards, "shard"),
              counted(plan.samples_of_shard, "sample"));
   const auto& device = plan.device;
@@ -234,12 +234,12 @@ void add_plan(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(0, 2));
   command
-      ->add_option("--batch-size", flags->train.batch_size,
+      ->add_option("--batch-size", flags->train.batch_size(),
                    "samples of a step, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
   command
-      ->add_option("--accumulate", flags->train.accumulate,
+      ->add_option("--accumulate", flags->train.accumulate(),
                    "micro-batches of each device")
       ->type_name("N")
       ->check(whole_number(1, 4096));

@@ -11,7 +11,7 @@
 #include "lockstep/report/comparison/comparison.h"
 #include "lockstep/report/page/comparison_page.h"
 #include "lockstep/report/tensorboard.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 
 namespace lockstep::cli {
 namespace {

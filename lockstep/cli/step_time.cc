@@ -59,24 +59,24 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
                       .schedule = tasks::ScheduleKind::kConstant}};
   }
   train::TrainOptions& options = run.train;
-  options.strategy = train::parse_strategy(wrapper_of(flags.strategy));
-  if (options.strategy == train::Strategy::kDistributed) {
+  options.strategy(train::parse_strategy(wrapper_of(flags.strategy)));
+  if (options.strategy() == train::Strategy::kDistributed) {
     train::RunContext context;
     join_ranks(flags.ranks, flags.devices, options, context);
     run.world = context.world;
   } else {
-    options.devices = to_devices(flags.devices, "all");
+    options.devices(to_devices(flags.devices, "all"));
   }
   // A single device is the whole host rather than one slice of it, because that
   // is what a user without slices has.
-  if (options.strategy == train::Strategy::kSingle) {
-    options.devices.resize(1);
-    if (options.devices.front().is_cpu()) options.devices = devices("cpu");
+  if (options.strategy() == train::Strategy::kSingle) {
+    options.devices().resize(1);
+    if (options.devices().front().is_cpu()) options.devices(devices("cpu"));
   }
-  options.shards = flags.shards;
-  options.precision = train::parse_precision(flags.work.precision);
-  options.batch_size = flags.work.batch_size;
-  options.seed = flags.work.seed;
+  options.shards(flags.shards);
+  options.precision(train::parse_precision(flags.work.precision));
+  options.batch_size(flags.work.batch_size);
+  options.seed(flags.work.seed);
   return run;
 }
 

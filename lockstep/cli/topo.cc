@@ -17,7 +17,7 @@
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/inspect/link_speed.h"
 #include "lockstep/inspect/recorded_topology.h"
-#include "lockstep/report/page/topology_page.h"
+#include "lockstep/report/page/page.h"
 #include "lockstep/report/tables/topology_sections.h"
 
 namespace lockstep::cli {
@@ -76,6 +76,21 @@ void print_text(const Topology& topology,
   }
 }
 
+// Returns the matrix, its legend and the measured speeds as one page.
+std::string topology_page(const Topology& topology,
+                          const std::vector<LinkSpeed>& speeds) {
+  report::Page page("How devices are connected", "lockstep topo");
+  page.begin_chapter("Topology");
+  page.add_table(report::matrix_section(topology));
+  page.add_code("What the matrix means", inspect::render_legend(topology));
+  page.begin_chapter("Speed");
+  for (const report::Section& section :
+       report::speed_sections(topology, speeds)) {
+    page.add_table(section);
+  }
+  return page.finish("lockstep topo");
+}
+
 void show(const TopoFlags& flags) {
   Topology topology;
   std::vector<LinkSpeed> speeds;
@@ -88,7 +103,7 @@ void show(const TopoFlags& flags) {
   }
   if (!flags.html.empty()) {
     AtomicFile file(flags.html);
-    file.write(report::topology_page(topology, speeds));
+    file.write(topology_page(topology, speeds));
     file.commit();
   }
   if (flags.as_json) {

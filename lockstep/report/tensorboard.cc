@@ -7,7 +7,7 @@
 
 #include "lockstep/report/comparison/comparison.h"
 #include "lockstep/report/comparison/run_curves.h"
-#include "lockstep/train/tensorboard_log.h"
+#include "lockstep/train/record/tensorboard_log.h"
 
 namespace lockstep::report {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/run_optimizer.h"
 

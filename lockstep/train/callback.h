@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_report.h"
-#include "lockstep/train/stateful.h"
 
 namespace lockstep::train {
 
@@ -15,7 +15,7 @@ struct RunState {
   int64_t total_steps = 0;
   double lr = 0;        ///< learning rate of the last step
   int64_t samples = 0;  ///< samples of the last step
-  /// Time of the last step on this rank, on this rank, with the wait for the
+  /// Time of the last step on this rank, with the wait for the
   /// other ranks.
   double step_s = 0;
   /// The last step made no update: its loss was a spike, a float16 gradient
@@ -26,8 +26,10 @@ struct RunState {
 /// Interface that a run calls on every rank, in the rank's main thread, with
 /// the same numbers on all ranks, except for times. Steps that are repeated
 /// after the loss of a rank are reported again.
-class Callback : public Stateful {
+class Callback {
  public:
+  virtual ~Callback() = default;
+
   virtual void before_epoch(const RunState&) {}
   /// Called with the means over the epoch.
   virtual void after_epoch(const RunState&, const Metrics&) {}
@@ -50,8 +52,9 @@ class Callback : public Stateful {
 
   /// Returns what the callback has to remember when a run is resumed. The names
   /// and shapes must be the same at every step.
-  OptimizerState state() const override { return {}; }
-  void load_state(const OptimizerState&) override {}
+  virtual OptimizerState state() const { return {}; }
+  /// Loads what state() returned.
+  virtual void load_state(const OptimizerState&) {}
 };
 
 }  // namespace lockstep::train

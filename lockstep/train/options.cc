@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "lockstep/base/names.h"
-#include "lockstep/train/communication.h"
-#include "lockstep/train/spike_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -104,14 +102,14 @@ std::string to_string(OuterOptimizer optimizer) {
 }
 
 void check(const CommunicationOptions& options) {
-  require(options.powersgd_rank >= 1, "powersgd_rank", "1 or more",
-          static_cast<double>(options.powersgd_rank));
-  require(options.local_steps >= 0, "local_steps", "0 or more",
-          static_cast<double>(options.local_steps));
-  require(!options.outer_lr || *options.outer_lr > 0, "outer_lr", "more than 0",
-          options.outer_lr.value_or(0));
-  require(options.outer_momentum >= 0 && options.outer_momentum < 1,
-          "outer_momentum", "at least 0 and below 1", options.outer_momentum);
+  require(options.powersgd_rank() >= 1, "powersgd_rank", "1 or more",
+          static_cast<double>(options.powersgd_rank()));
+  require(options.local_steps() >= 0, "local_steps", "0 or more",
+          static_cast<double>(options.local_steps()));
+  require(!options.outer_lr() || *options.outer_lr() > 0, "outer_lr",
+          "more than 0", options.outer_lr().value_or(0));
+  require(options.outer_momentum() >= 0 && options.outer_momentum() < 1,
+          "outer_momentum", "at least 0 and below 1", options.outer_momentum());
 }
 
 OnSpike parse_on_spike(const std::string& name) {
@@ -125,10 +123,10 @@ std::string to_string(OnSpike action) {
 }
 
 void check(const SpikeOptions& options) {
-  require(std::isfinite(options.sigma) && options.sigma > 0, "spike_sigma",
-          "a finite number above 0", options.sigma);
-  require(options.window >= 2, "spike_window", "2 or more",
-          static_cast<double>(options.window));
+  require(std::isfinite(options.sigma()) && options.sigma() > 0, "spike_sigma",
+          "a finite number above 0", options.sigma());
+  require(options.window() >= 2, "spike_window", "2 or more",
+          static_cast<double>(options.window()));
 }
 
 }  // namespace lockstep::train

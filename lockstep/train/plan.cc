@@ -43,14 +43,14 @@ void check_not_negative(const char* option, double value) {
 
 // Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
-  const bool looks = !options.checkpoint.save_best.empty() ||
-                     options.evaluation.early_stop > 0;
+  const bool looks = !options.checkpoint().save_best().empty() ||
+                     options.evaluation().early_stop() > 0;
   if (!looks) return;
-  if (!options.checkpoint.save_best.empty()) {
-    const BestEvaluation readable(options.checkpoint.save_best,
-                                  options.evaluation.early_stop);
+  if (!options.checkpoint().save_best().empty()) {
+    const BestEvaluation readable(options.checkpoint().save_best(),
+                                  options.evaluation().early_stop());
   }
-  if (options.evaluation.enabled) return;
+  if (options.evaluation().enabled()) return;
   refuse(
       "save_best and early_stop look at evaluations, and this run makes no "
       "evaluation",
@@ -58,8 +58,8 @@ void check_evaluations(const TrainOptions& options) {
 }
 
 void check_zero(const TrainOptions& options) {
-  if (options.zero == ZeroStage::kNone ||
-      options.strategy == Strategy::kDistributed) {
+  if (options.zero() == ZeroStage::kNone ||
+      options.strategy() == Strategy::kDistributed) {
     return;
   }
   refuse(
@@ -71,7 +71,7 @@ void check_zero(const TrainOptions& options) {
 
 // Checks local_steps: the ranks have a common state only at outer steps.
 void check_local_steps(const TrainOptions& options) {
-  const int64_t steps = options.communication.local_steps;
+  const int64_t steps = options.communication().local_steps();
   const auto check_multiple = [&](const char* name, int64_t every) {
     if (every % steps == 0) return;
     refuse(fmt::format("{} {} is between steps in which the ranks meet", name,
@@ -79,55 +79,56 @@ void check_local_steps(const TrainOptions& options) {
            fmt::format("a multiple of local_steps {}", steps),
            "change one of the two");
   };
-  check_multiple("checkpoint_every", options.checkpoint.every);
-  check_multiple("eval_every", options.evaluation.every);
-  if (options.checkpoint.each_epoch) {
+  check_multiple("checkpoint_every", options.checkpoint().every());
+  check_multiple("eval_every", options.evaluation().every());
+  if (options.checkpoint().each_epoch()) {
     refuse("an epoch may end between steps in which the ranks meet",
            "checkpoint_every", "leave out --checkpoint-every-epoch");
   }
-  if (options.precision == Precision::kFloat16) {
+  if (options.precision() == Precision::kFloat16) {
     refuse(
         "float16 needs a scale of the loss that the ranks agree on in every "
         "step",
         "fp32 or bf16 with local_steps", "use --precision bf16");
   }
-  if (options.communication.compression == GradCompression::kPowerSgd) {
+  if (options.communication().compression() == GradCompression::kPowerSgd) {
     refuse("PowerSGD compresses gradients, and with local_steps none are sent",
            "none, bf16 or fp16", "leave out one of the two");
   }
 }
 
 void check_communication(const TrainOptions& options) {
-  train::check(options.communication);
+  train::check(options.communication());
   const bool is_plain =
-      options.communication.compression == GradCompression::kNone &&
-      !options.communication.is_local();
+      options.communication().compression() == GradCompression::kNone &&
+      !options.communication().is_local();
   if (is_plain) return;
-  if (options.strategy != Strategy::kDistributed) {
+  if (options.strategy() != Strategy::kDistributed) {
     refuse(
         "compression and local steps are for what ranks send each other, "
         "and this strategy has one",
         "--strategy ddp", "leave out --grad-compression and --local-steps");
   }
-  if (options.zero != ZeroStage::kNone) {
+  if (options.zero() != ZeroStage::kNone) {
     refuse(
         "ZeRO cuts what the ranks update together, and with compression or "
         "local steps each updates everything",
         "one of them", "leave out --zero");
   }
-  if (options.communication.is_local()) check_local_steps(options);
+  if (options.communication().is_local()) check_local_steps(options);
 }
 
 void check_spikes(const TrainOptions& options) {
-  train::check(options.spikes);
-  const OnSpike action = options.spikes.action;
-  if (action != OnSpike::kNothing && options.communication.is_local()) {
+  train::check(options.spikes());
+  const OnSpike action = options.spikes().action();
+  if (action != OnSpike::kNothing && options.communication().is_local()) {
     refuse(
         "with local_steps each rank has losses of its own, and the ranks "
         "would not leave out the same steps",
         "a loss that all ranks share", "leave out one of the two");
   }
-  const bool saves = !options.out_dir.empty() && options.checkpoint.every > 0;
+  const bool saves =
+      !options.out_dir().empty() && options.checkpoint().every() > 0;
   if (action == OnSpike::kRollBack && !saves) {
     refuse(
         "a spike can't be answered by going back to a checkpoint where none "
@@ -138,16 +139,17 @@ void check_spikes(const TrainOptions& options) {
 }
 
 void check_verification(const TrainOptions& options) {
-  check_at_least("verify_every", options.verify.every, 0);
-  check_at_least("verify_gradients_every", options.verify.gradients_every, 0);
-  const bool is_classic = options.strategy == Strategy::kDataParallelClassic;
-  if (!is_classic || options.verify.gradients_every == 0) return;
+  check_at_least("verify_every", options.verify().every(), 0);
+  check_at_least("verify_gradients_every", options.verify().gradients_every(),
+                 0);
+  const bool is_classic = options.strategy() == Strategy::kDataParallelClassic;
+  if (!is_classic || options.verify().gradients_every() == 0) return;
   refuse("dp-classic runs LibTorch's backward, which computes once",
          "another strategy", "leave out --verify-gradients, or use dp");
 }
 
 void check_devices(const TrainOptions& options) {
-  if (!options.devices.empty()) return;
+  if (!options.devices().empty()) return;
   throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
                                   .what = "there is no device to train on",
                                   .fix = "give at least one, e.g. "
@@ -171,76 +173,78 @@ int64_t shards_of(int64_t asked, int64_t count,
 
 // Returns the number of shards: one for each micro-batch of each device.
 int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
-  const int64_t shards = options.accumulate * devices;
-  if (options.shards != 0 && options.shards != shards) {
+  const int64_t shards = options.accumulate() * devices;
+  if (options.shards() != 0 && options.shards() != shards) {
     throw InvalidArgument(
         "train",
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("{} micro-batches on each of {} are {}",
-                             options.accumulate, counted(devices, "device"),
+                             options.accumulate(), counted(devices, "device"),
                              counted(shards, "shard")),
          .expected = fmt::format("--shards {}, or none", shards),
-         .got = fmt::format("--shards {}", options.shards)});
+         .got = fmt::format("--shards {}", options.shards())});
   }
-  if (options.batch_size % shards != 0) {
-    const int64_t below = options.batch_size / shards * shards;
+  if (options.batch_size() % shards != 0) {
+    const int64_t below = options.batch_size() / shards * shards;
     throw InvalidArgument(
         "train",
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("a batch of {} can't be cut into {} equal "
                              "micro-batches on each of {}",
-                             options.batch_size, options.accumulate,
+                             options.batch_size(), options.accumulate(),
                              counted(devices, "device")),
          .expected = fmt::format("a multiple of {}: {}{}", shards,
                                  below > 0 ? fmt::format("{} or ", below) : "",
                                  below + shards),
-         .got = fmt::format("{}", options.batch_size)});
+         .got = fmt::format("{}", options.batch_size())});
   }
   return shards;
 }
 
 void check_single(const TrainOptions& options) {
-  if (options.strategy != Strategy::kSingle || options.devices.size() == 1) {
+  if (options.strategy() != Strategy::kSingle ||
+      options.devices().size() == 1) {
     return;
   }
   throw InvalidArgument(
       "train", {.code = ErrorCode::kBadOption,
                 .what = "strategy single trains on one device",
                 .expected = "one of them in --devices",
-                .got = join_names(options.devices),
+                .got = join_names(options.devices()),
                 .fix = "use --strategy dp for all of them, or leave out "
                        "--strategy"});
 }
 
 Device device_of_rank(const TrainOptions& options, const ProcessGroup& world) {
   const auto local_rank = static_cast<size_t>(world.local_rank());
-  if (local_rank < options.devices.size()) return options.devices[local_rank];
+  if (local_rank < options.devices().size())
+    return options.devices()[local_rank];
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kNoSuchDevice,
        .what = fmt::format("rank {} has no device", world.rank()),
        .expected = fmt::format("a device for each of {} of this host",
                                counted(world.local_size(), "rank")),
-       .got = join_names(options.devices),
+       .got = join_names(options.devices()),
        .fix = "give --devices as many as there are ranks on this host"});
 }
 
 size_t output_device_of(const TrainOptions& options) {
-  if (options.output_device.empty()) return 0;
-  if (options.strategy != Strategy::kDataParallelClassic) {
+  if (options.output_device().empty()) return 0;
+  if (options.strategy() != Strategy::kDataParallelClassic) {
     refuse(
         "only dp-classic has an output device: the other strategies compute "
         "the loss of a shard on the shard's device",
         "--strategy dp-classic", "leave out --output-device");
   }
-  for (size_t k = 0; k < options.devices.size(); ++k) {
-    if (options.devices[k].name() == options.output_device) return k;
+  for (size_t k = 0; k < options.devices().size(); ++k) {
+    if (options.devices()[k].name() == options.output_device()) return k;
   }
   throw InvalidArgument("train",
                         {.code = ErrorCode::kNoSuchDevice,
                          .what = "the output device is not one of the devices",
-                         .expected = "one of " + join_names(options.devices),
-                         .got = options.output_device});
+                         .expected = "one of " + join_names(options.devices()),
+                         .got = options.output_device()});
 }
 
 }  // namespace
@@ -258,27 +262,27 @@ std::optional<int64_t> saved_number(const Settings& saved, const char* name,
 }
 
 void check_options(const TrainOptions& options) {
-  check_at_least("batch_size", options.batch_size, 1);
-  check_at_least("accumulate", options.accumulate, 1);
-  check_at_least("max_steps", options.max_steps, 0);
-  check_at_least("epochs", options.epochs, options.max_steps > 0 ? 0 : 1);
-  check_at_least("shards", options.shards, 0);
-  check_at_least("eval_every", options.evaluation.every, 0);
-  check_at_least("early_stop", options.evaluation.early_stop, 0);
+  check_at_least("batch_size", options.batch_size(), 1);
+  check_at_least("accumulate", options.accumulate(), 1);
+  check_at_least("max_steps", options.max_steps(), 0);
+  check_at_least("epochs", options.epochs(), options.max_steps() > 0 ? 0 : 1);
+  check_at_least("shards", options.shards(), 0);
+  check_at_least("eval_every", options.evaluation().every(), 0);
+  check_at_least("early_stop", options.evaluation().early_stop(), 0);
   check_evaluations(options);
   check_zero(options);
   check_communication(options);
   check_spikes(options);
   check_verification(options);
-  check_at_least("eval_batch_size", options.evaluation.batch_size, 0);
-  check_at_least("checkpoint_every", options.checkpoint.every, 0);
-  check_at_least("snapshot_every", options.checkpoint.snapshot_every, 0);
-  if (options.checkpoint.keep != 0) {
-    check_at_least("keep_checkpoints", options.checkpoint.keep, 2);
+  check_at_least("eval_batch_size", options.evaluation().batch_size(), 0);
+  check_at_least("checkpoint_every", options.checkpoint().every(), 0);
+  check_at_least("snapshot_every", options.checkpoint().snapshot_every(), 0);
+  if (options.checkpoint().keep() != 0) {
+    check_at_least("keep_checkpoints", options.checkpoint().keep(), 2);
   }
-  check_at_least("log_every", options.log.every, 1);
-  check_at_least("trace_steps", options.log.trace_steps, 1);
-  check_not_negative("clip_grad_norm", options.clip_grad_norm);
+  check_at_least("log_every", options.log().every(), 1);
+  check_at_least("trace_steps", options.log().trace_steps(), 1);
+  check_not_negative("clip_grad_norm", options.clip_grad_norm());
 }
 
 void check_shards_of_ranks(const CommunicationOptions& communication,
@@ -295,28 +299,28 @@ Plan make_plan(const TrainOptions& options, const ProcessGroup& world,
   check_options(options);
   check_devices(options);
   Plan plan;
-  plan.devices = options.devices;
+  plan.devices = options.devices();
   check_single(options);
-  if (options.strategy == Strategy::kDistributed) {
+  if (options.strategy() == Strategy::kDistributed) {
     plan.devices = {device_of_rank(options, world)};
   }
   plan.output_device = output_device_of(options);
   plan.rank = world.rank();
   plan.ranks = world.size();
   plan.world_size = static_cast<int64_t>(plan.devices.size()) * plan.ranks;
-  if (options.accumulate > 1) {
+  if (options.accumulate() > 1) {
     plan.shards = shards_of_accumulation(options, plan.world_size);
   } else {
     const int64_t shards =
-        options.shards > 0
-            ? options.shards
+        options.shards() > 0
+            ? options.shards()
             : saved_number(saved, "shards", kMostSaved).value_or(0);
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
-  check_shards_of_ranks(options.communication, plan.shards, world.size());
+  check_shards_of_ranks(options.communication(), plan.shards, world.size());
   plan.intra_op_threads =
-      options.intra_op_threads > 0
-          ? options.intra_op_threads
+      options.intra_op_threads() > 0
+          ? options.intra_op_threads()
           : static_cast<int>(saved_number(saved, "intra_op_threads", kMostSaved)
                                  .value_or(0));
   if (plan.intra_op_threads == 0) {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/options.h"

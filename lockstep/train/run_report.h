@@ -2,18 +2,21 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "lockstep/checkpoint/costs.h"
-#include "lockstep/inspect/topology.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/report/environment.h"
-#include "lockstep/train/report/rank_trace.h"
-#include "lockstep/train/report/run_records.h"
+#include "lockstep/train/rank_trace.h"
+
+namespace lockstep::inspect {
+struct Topology;
+}
 
 namespace lockstep::train {
 
@@ -94,6 +97,43 @@ struct FirstStepReport {
   std::string reason;  ///< the reason why a check can't be made
 };
 
+/// Durations of steps over a run: at most 512 steps at equal intervals.
+struct StepTimeHistory {
+  std::vector<int64_t> steps;   ///< counted from 1
+  std::vector<double> seconds;  ///< duration of each step
+};
+
+/// Memory use of the devices over a run: at most 256 steps at equal intervals.
+/// It starts again after the loss of another rank.
+struct MemoryHistory {
+  std::vector<int64_t> steps;   ///< counted from 1
+  std::vector<double> seconds;  ///< since the steps began
+  /// [device][point]: bytes in tensors, and in blocks kept for the next ones.
+  std::vector<std::vector<int64_t>> held_bytes;
+  /// [device][point]: the highest number of bytes in tensors so far.
+  std::vector<std::vector<int64_t>> peak_bytes;
+  /// [point]: bytes that all devices share. Empty with several ranks.
+  std::vector<int64_t> shared_bytes;
+};
+
+/// The environment of a run: the host and the process of rank 0.
+struct Environment {
+  std::string host;  ///< host name; empty: nothing is known
+  std::string os;    ///< "Debian GNU/Linux 12 (bookworm)"
+  std::string kernel;
+  std::string cpu_model;
+  int64_t cores = 0;           ///< cores that the process may use
+  int64_t memory_bytes = 0;    ///< memory of the host
+  std::string cpu_capability;  ///< of LibTorch's kernels: "AVX2"
+  std::string torch;           ///< the version that is loaded: "2.11.0"
+  std::string compiler;        ///< compiler that Lockstep was built with
+  std::vector<std::string> gpus;
+  /// Environment variables, by name, that are set and that affect the results
+  /// or the speed of a run, with their values. Other variables are not kept, as
+  /// they may be secret.
+  std::vector<std::pair<std::string, std::string>> variables;
+};
+
 /// The description and the results of a run: run.json.
 struct RunReport {
   std::string lockstep;  ///< version
@@ -160,8 +200,8 @@ struct RunReport {
   /// those of the trace that was asked for. At most 8 ranks.
   std::vector<RankTrace> time_line;
   Environment environment;
-  /// Topology of the devices, if all of them are on rank 0's host.
-  std::optional<inspect::Topology> topology;
+  /// Topology of the devices, if all of them are on rank 0's host; else null.
+  std::shared_ptr<const inspect::Topology> topology;
 };
 
 /// Returns median, p10 and p90 as numpy.percentile does. Zeros without values.

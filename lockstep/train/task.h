@@ -8,17 +8,18 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/run_optimizer.h"
 
 namespace lockstep::train {
+
+struct Plan;
 
 /// Interface to what a run trains: a model, its data, its loss and its
 /// optimizer.

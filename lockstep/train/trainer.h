@@ -1,135 +1,97 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <c10/util/Type.h>
-#include <torch/nn/cloneable.h>
-#include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
-#include <torch/script.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/module/script_scope.h"
-#include "lockstep/parallel/parallel_module.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/info.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/batch_source.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/train/callback.h"
 #include "lockstep/train/dataset_source.h"
 #include "lockstep/train/in_order.h"
-#include "lockstep/train/run_training.h"
-#include "lockstep/train/task.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/module_kind.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/run_report.h"
+#include "lockstep/train/schedule.h"
 
 namespace lockstep::train {
 
 namespace detail {
 
-/// The argument types of `F`, a function object with two arguments and a single
-/// operator(); tensors for a generic lambda.
-template <class F, class = void>
-struct LossArguments {
-  using First = torch::Tensor;
-  using Second = torch::Tensor;
-};
-template <class R, class C, class A, class B>
-struct LossArguments<R (C::*)(A, B) const> {
-  using First = std::decay_t<A>;
-  using Second = std::decay_t<B>;
-};
-template <class R, class C, class A, class B>
-struct LossArguments<R (C::*)(A, B)> : LossArguments<R (C::*)(A, B) const> {};
-template <class F>
-struct LossArguments<F, std::void_t<decltype(&F::operator())>>
-    : LossArguments<decltype(&F::operator())> {};
-
-/// Returns a shared_ptr<M>. Also takes the holder of a TORCH_MODULE.
-template <class M>
-std::shared_ptr<M> pointer_to(std::shared_ptr<M> module) {
-  return module;
-}
-template <class M>
-std::shared_ptr<M> pointer_to(const torch::nn::ModuleHolder<M>& module) {
-  return module.ptr();
-}
-inline std::shared_ptr<torch::jit::Module> pointer_to(
-    const torch::jit::Module& module) {
-  return std::make_shared<torch::jit::Module>(module);
-}
-
-template <class T>
-concept PointerToOptimizer =
-    std::convertible_to<T, std::unique_ptr<torch::optim::Optimizer>> ||
-    std::convertible_to<T, std::unique_ptr<optim::Optimizer>>;
-
-/// A module of type `M`. Its forward() determines its arguments and output.
-template <class M>
-struct ModuleKind {
-  using Make = std::function<std::shared_ptr<M>()>;
-
-  /// The type of the output. `Argument` is the type that a loss takes.
-  template <class Argument>
-  using Output = std::decay_t<lockstep::detail::ForwardResult<M>>;
-  static constexpr size_t kArguments =
-      std::tuple_size_v<lockstep::detail::ForwardArguments<M>>;
-
-  /// Returns true if clone() copies `module`. A class that derives from one
-  /// that is Cloneable has the clone() of its base class.
-  static bool is_cloned(const M& module) {
-    return std::is_base_of_v<torch::nn::Cloneable<M>, M> &&
-           typeid(module) == typeid(M);
-  }
-  static Make replicator(const std::shared_ptr<M>& module, const Make& make) {
-    return is_cloned(*module) ? lockstep::detail::cloner_of(module) : make;
-  }
-  static Engine::Module engine_module(const std::shared_ptr<M>& module,
-                                      const Make& make) {
-    return lockstep::engine_module<M>(module, replicator(module, make));
-  }
-  /// Scope of what a step calls of a module. Nothing to do for this kind.
-  struct StepScope {};
-
-  static ModuleHandle handle(const std::shared_ptr<M>& module) {
-    return lockstep::detail::typed_handle(module);
-  }
-};
-
-/// A TorchScript module. Its arguments and output are known only at run time.
-template <>
-struct ModuleKind<torch::jit::Module> {
-  using Module = torch::jit::Module;
-  using Make = std::function<std::shared_ptr<Module>()>;
-
-  template <class Argument>
-  using Output = Argument;
-  /// 0: as many arguments as a sample has inputs.
-  static constexpr size_t kArguments = 0;
-
-  static Make replicator(const std::shared_ptr<Module>& module, const Make&) {
-    return [module] { return std::make_shared<Module>(clone_module(*module)); };
-  }
-  static Engine::Module engine_module(const std::shared_ptr<Module>& module,
-                                      const Make&) {
-    return lockstep::engine_module(*module);
-  }
-  using StepScope = ScriptScope;
-
-  static ModuleHandle handle(const std::shared_ptr<Module>& module) {
-    return handle_of(*module);
-  }
-};
-
+/// Returns the batch from which the arguments of a step function were made.
+data::Batch batch_of(const std::vector<c10::IValue>& arguments);
 /// Packs the result of a step function as the output of a module.
 c10::IValue pack_values(const LossAndMetrics& values);
-LossAndMetrics unpack_values(const c10::IValue& values);
 
 }  // namespace detail
+
+class TrainerTask;
+
+/// The parts of a Trainer that do not depend on the type of the module.
+class TrainerBase {
+ public:
+  virtual ~TrainerBase() = default;
+
+  /// Trains and returns the report. With Strategy::kDistributed, every rank of
+  /// `ranks` calls it with the same options. Rank 0 writes and prints, and has
+  /// the complete report.
+  ///
+  /// Throws TrainError if the loss is not finite (naming the step and the place
+  /// where this was first seen), and whatever the data, the devices and the
+  /// module throw.
+  RunReport fit(const TrainOptions& options, const ProcessGroup& ranks = {});
+
+ protected:
+  using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
+                                 std::unique_ptr<torch::optim::Optimizer>>;
+  /// The functions that read the module and make others like it.
+  struct Handles {
+    std::function<ModuleHandle()> read;
+    std::function<ModuleHandle()> replicate;
+  };
+
+  TrainerBase() = default;
+  TrainerBase(const TrainerBase&) = default;
+  TrainerBase& operator=(const TrainerBase&) = default;
+
+  std::string name_;
+  Settings settings_;
+  std::shared_ptr<const data::BatchSource> training_data_;
+  std::shared_ptr<const data::BatchSource> evaluation_data_;
+  std::function<LossAndMetrics(const c10::IValue&, const c10::IValue&)> loss_;
+  LossReduction loss_reduction_ = LossReduction::kMean;
+  EmptyBatch empty_batch_ = EmptyBatch::kError;
+  Schedule schedule_;
+  TorchSchedule torch_schedule_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+
+ private:
+  friend class TrainerTask;
+
+  virtual bool has_step() const = 0;
+  virtual bool has_optimizer() const = 0;
+  /// Makes a new module on `device`.
+  virtual Handles make_module(const torch::Device& device) = 0;
+  /// Makes an optimizer for the module that was made last.
+  virtual Optimizer make_optimizer(const optim::StateFactory& make_state) = 0;
+};
 
 /// Trains a module of your own on your own data: on one device or on several,
 /// in one process or in many, to the same bits, with exact resume, restarts and
@@ -153,15 +115,17 @@ LossAndMetrics unpack_values(const c10::IValue& values);
 /// For TorchScript, the function returns a torch::jit::Module, and the argument
 /// types of the loss say what forward() returns.
 template <class M>
-class Trainer : public Task {
+class Trainer : public TrainerBase {
   using Kind = detail::ModuleKind<M>;
+  using Step = std::function<LossAndMetrics(M&, const data::Batch&)>;
 
  public:
   /// `make` returns a new module.
   template <class Make>
   explicit Trainer(Make make)
-      : make_([make = std::move(make)] { return detail::pointer_to(make()); }),
-        name_(c10::demangle(typeid(M).name())) {}
+      : make_([make = std::move(make)] { return detail::pointer_to(make()); }) {
+    name_ = c10::demangle(typeid(M).name());
+  }
 
   /// Sets the name of the model in reports and checkpoints. The default is the
   /// name of its type.
@@ -249,9 +213,8 @@ class Trainer : public Task {
   /// the state, which the optimizers of lockstep::optim take as an option.
   template <class Make>
   Trainer& optimizer(const Make& make) {
-    make_optimizer_ = [make](M& module, const optim::StateFactory& make_state,
-                             const Schedule& schedule,
-                             const TorchSchedule& torch_schedule) {
+    make_optimizer_ =
+        [make](M& module, const optim::StateFactory& make_state) -> Optimizer {
       auto optimizer = [&] {
         if constexpr (std::is_invocable_v<Make, M&,
                                           const optim::StateFactory&>) {
@@ -267,16 +230,12 @@ class Trainer : public Task {
                       "std::unique_ptr to an optimizer, such as "
                       "std::make_unique<torch::optim::SGD>(net.parameters(), "
                       "0.1)");
-        return nullptr;
+        return {};
       } else if constexpr (std::convertible_to<
                                Made, std::unique_ptr<optim::Optimizer>>) {
-        static_cast<void>(torch_schedule);
-        return make_run_optimizer(
-            std::unique_ptr<optim::Optimizer>(std::move(optimizer)), schedule);
+        return std::unique_ptr<optim::Optimizer>(std::move(optimizer));
       } else {
-        return make_run_optimizer(
-            std::unique_ptr<torch::optim::Optimizer>(std::move(optimizer)),
-            make_state, schedule, torch_schedule);
+        return std::unique_ptr<torch::optim::Optimizer>(std::move(optimizer));
       }
     };
     return *this;
@@ -309,72 +268,8 @@ class Trainer : public Task {
     return *this;
   }
 
-  /// Trains. Every rank of context.world calls it. See run_training().
-  RunReport fit(const TrainOptions& options, const RunContext& context = {}) {
-    return run_training(*this, options, context);
-  }
   /// Returns the module that was trained last; null before training.
   std::shared_ptr<M> module() const { return module_; }
-
-  // Implementation of Task.
-
-  void begin(const TrainOptions& options, const Plan& plan,
-             const Settings& saved) override {
-    static_cast<void>(plan);
-    static_cast<void>(saved);
-    check_complete();
-    if (step_ && options.strategy == Strategy::kDataParallelClassic) {
-      refuse("--strategy dp-classic can't run a step function",
-             "a loss, or another strategy");
-    }
-  }
-  std::shared_ptr<const data::BatchSource> training_data() override {
-    return training_data_;
-  }
-  std::shared_ptr<const data::BatchSource> evaluation_data() override {
-    return evaluation_data_;
-  }
-  Settings model() const override { return {{"name", name_}}; }
-  Settings settings() const override { return settings_; }
-
-  Engine::Module make_model(const torch::Device& device) override {
-    module_ = checked_module();
-    module_->to(device);
-    Engine::Module module = Kind::engine_module(module_, make_);
-    if (!step_) return module;
-    return {
-        .read = [this, read = module.read,
-                 original = module_] { return with_step(read(), original); },
-        .replicate =
-            [this, replicate = Kind::replicator(module_, make_)] {
-              const auto replica = replicate();
-              return with_step(Kind::handle(replica), replica);
-            }};
-  }
-
-  std::unique_ptr<RunOptimizer> make_optimizer(
-      const optim::StateFactory& make_state) override {
-    return make_optimizer_(*module_, make_state, schedule_, torch_schedule_);
-  }
-
-  std::vector<std::shared_ptr<Callback>> callbacks() override {
-    return callbacks_;
-  }
-
-  data::Batch prepare(data::Batch batch) const override {
-    if (!step_) return batch;
-    // The step function gets both.
-    batch.inputs.push_back(batch.target);
-    batch.target = c10::IValue();
-    return batch;
-  }
-
-  LossAndMetrics loss(const c10::IValue& output,
-                      const c10::IValue& target) const override {
-    return step_ ? detail::unpack_values(output) : loss_(output, target);
-  }
-  LossReduction loss_reduction() const override { return loss_reduction_; }
-  EmptyBatch empty_batch() const override { return empty_batch_; }
 
  private:
   template <class D>
@@ -400,57 +295,47 @@ class Trainer : public Task {
     return source;
   }
 
-  [[noreturn]] static void refuse(const std::string& what,
-                                  const std::string& expected) {
-    throw InvalidArgument(
-        "train",
-        {.code = ErrorCode::kMisuse, .what = what, .expected = expected});
+  bool has_step() const override { return step_ != nullptr; }
+  bool has_optimizer() const override { return make_optimizer_ != nullptr; }
+
+  Handles make_module(const torch::Device& device) override {
+    module_ = make_();
+    if (!module_) {
+      throw InvalidArgument("train",
+                            {.code = ErrorCode::kMisuse,
+                             .what = "there is no module",
+                             .expected = "one that the function made"});
+    }
+    module_->to(device);
+    return {.read = [step = step_,
+                     module = module_] { return handle_of(step, module); },
+            .replicate =
+                [step = step_, replicate = Kind::replicator(module_, make_)] {
+                  return handle_of(step, replicate());
+                }};
   }
-  void check_complete() const {
-    if (!training_data_) refuse("the Trainer has no data", "a call of data()");
-    if (!loss_ && !step_) {
-      refuse("the Trainer has no loss", "a call of loss() or step()");
-    }
-    if (!make_optimizer_) {
-      refuse("the Trainer has no optimizer", "a call of optimizer()");
-    }
-    if (schedule_ && torch_schedule_.make) {
-      refuse("the Trainer has two schedules", "one of them");
-    }
-  }
-  std::shared_ptr<M> checked_module() const {
-    auto module = make_();
-    if (!module) refuse("there is no module", "one that the function made");
-    return module;
+  Optimizer make_optimizer(const optim::StateFactory& make_state) override {
+    return make_optimizer_(*module_, make_state);
   }
 
-  ModuleHandle with_step(ModuleHandle handle, std::shared_ptr<M> module) const {
-    handle.forward = [step = step_, module = std::move(module)](
-                         const std::vector<c10::IValue>& arguments) {
-      data::Batch batch;
-      batch.inputs.assign(arguments.begin(), arguments.end() - 1);
-      batch.target = arguments.back();
-      [[maybe_unused]] const typename Kind::StepScope scope{};
-      return detail::pack_values(step(*module, batch));
-    };
+  /// Returns a handle whose forward runs the step function, if there is one.
+  static ModuleHandle handle_of(const Step& step,
+                                const std::shared_ptr<M>& module) {
+    ModuleHandle handle = Kind::handle(module);
+    if (step) {
+      handle.forward = [step,
+                        module](const std::vector<c10::IValue>& arguments) {
+        const data::Batch batch = detail::batch_of(arguments);
+        [[maybe_unused]] const typename Kind::StepScope scope{};
+        return detail::pack_values(step(*module, batch));
+      };
+    }
     return handle;
   }
 
   std::function<std::shared_ptr<M>()> make_;
-  std::string name_;
-  Settings settings_;
-  std::shared_ptr<const data::BatchSource> training_data_;
-  std::shared_ptr<const data::BatchSource> evaluation_data_;
-  std::function<LossAndMetrics(const c10::IValue&, const c10::IValue&)> loss_;
-  std::function<LossAndMetrics(M&, const data::Batch&)> step_;
-  LossReduction loss_reduction_ = LossReduction::kMean;
-  EmptyBatch empty_batch_ = EmptyBatch::kError;
-  std::function<std::unique_ptr<RunOptimizer>(
-      M&, const optim::StateFactory&, const Schedule&, const TorchSchedule&)>
-      make_optimizer_;
-  Schedule schedule_;
-  TorchSchedule torch_schedule_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;
+  Step step_;
+  std::function<Optimizer(M&, const optim::StateFactory&)> make_optimizer_;
   std::shared_ptr<M> module_;
 };
 

@@ -18,6 +18,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"

@@ -1,4 +1,3 @@
-#include "lockstep/tasks/text/sampling.h"
 
 #include <cmath>
 #include <map>

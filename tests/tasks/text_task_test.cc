@@ -8,7 +8,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
@@ -52,17 +52,17 @@ class TextRuns : public testing::Test {
 
   TrainOptions run(Precision precision = Precision::kFloat32) const {
     TrainOptions options;
-    options.devices = {slice(0, 1)};
-    options.batch_size = 8;
-    options.accumulate = 4;
-    options.intra_op_threads = 1;
-    options.epochs = 0;
-    options.max_steps = 12;
-    options.seed = 3;
-    options.precision = precision;
-    options.clip_grad_norm = 1;
-    options.loader.drop_last = true;
-    options.log.progress = false;
+    options.devices({slice(0, 1)});
+    options.batch_size(8);
+    options.accumulate(4);
+    options.intra_op_threads(1);
+    options.epochs(0);
+    options.max_steps(12);
+    options.seed(3);
+    options.precision(precision);
+    options.clip_grad_norm(1);
+    options.loader().drop_last(true);
+    options.log().progress(false);
     return options;
   }
 
@@ -75,9 +75,9 @@ class TextRuns : public testing::Test {
   /// Trains with ranks that are threads.
   RunReport train_on_ranks(TrainOptions options, int ranks,
                            const std::string& backend) const {
-    options.strategy = Strategy::kDistributed;
-    options.accumulate = 4 / ranks;
-    options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
+    options.strategy(Strategy::kDistributed);
+    options.accumulate(4 / ranks);
+    options.devices().assign(static_cast<size_t>(ranks), slice(0, 1));
     return train::report_of_ranks(ranks, backend,
                                   [&](const ProcessGroup& world) {
                                     return train(options, {.world = world});
@@ -107,9 +107,9 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
   EXPECT_EQ(train_on_ranks(options, 4, "shm").parameter_sha256, expected);
   if (allowed_cores().size() < 2) return;
   TrainOptions dp = options;
-  dp.strategy = Strategy::kDataParallel;
-  dp.accumulate = 2;
-  dp.devices = {slice(0, 2), slice(1, 2)};
+  dp.strategy(Strategy::kDataParallel);
+  dp.accumulate(2);
+  dp.devices({slice(0, 2), slice(1, 2)});
   EXPECT_EQ(train(dp).parameter_sha256, expected);
 }
 
@@ -117,11 +117,11 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
 TEST_P(TextPrecisions, GoOnToTheSameBits) {
   TrainOptions options = run(GetParam());
   const std::string expected = train(options).parameter_sha256;
-  options.out_dir = folder_.path("run");
-  options.checkpoint.every = 5;
+  options.out_dir(folder_.path("run"));
+  options.checkpoint().every(5);
   train(options);
-  options.checkpoint.resume = folder_.path("run") + "/step-00000010";
-  options.out_dir = folder_.path("other");
+  options.checkpoint().resume(folder_.path("run") + "/step-00000010");
+  options.out_dir(folder_.path("other"));
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
 
@@ -132,8 +132,8 @@ class TextZero : public TextPrecisions {
 
   TrainOptions run_at(ZeroStage zero) const {
     TrainOptions options = run(GetParam());
-    options.max_steps = 6;
-    options.zero = zero;
+    options.max_steps(6);
+    options.zero(zero);
     return options;
   }
 };
@@ -157,16 +157,16 @@ TEST_P(TextZero, HasOneDigestForFourShards) {
 TEST_P(TextZero, GoesOnAtAnotherStage) {
   const std::string expected = train(run_at(ZeroStage::kNone)).parameter_sha256;
   TrainOptions options = run_at(ZeroStage::kGradients);
-  options.out_dir = folder_.path("two");
-  options.checkpoint.every = 2;
+  options.out_dir(folder_.path("two"));
+  options.checkpoint().every(2);
   train_on_ranks(options, 2, "tcp");
   options = run_at(ZeroStage::kOptimizerState);
-  options.checkpoint.resume = folder_.path("two") + "/step-00000002";
-  options.out_dir = folder_.path("four");
-  options.checkpoint.every = 2;
+  options.checkpoint().resume(folder_.path("two") + "/step-00000002");
+  options.out_dir(folder_.path("four"));
+  options.checkpoint().every(2);
   EXPECT_EQ(train_on_ranks(options, 4, "tcp").parameter_sha256, expected);
   options = run_at(ZeroStage::kNone);
-  options.checkpoint.resume = folder_.path("four") + "/step-00000004";
+  options.checkpoint().resume(folder_.path("four") + "/step-00000004");
   EXPECT_EQ(train(options).parameter_sha256, expected);
 }
 
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Types, TextZero, kPrecisions, name_of_type);
 
 TEST_F(TextRuns, RefuseZeroWithoutRanks) {
   TrainOptions options = run();
-  options.zero = ZeroStage::kOptimizerState;
+  options.zero(ZeroStage::kOptimizerState);
   EXPECT_EQ(error_code_of([&] { train(options); }), ErrorCode::kBadOption);
 }
 
@@ -202,11 +202,11 @@ TEST_F(TextRuns, RecomputeToTheSameBits) {
 
 TEST_F(TextRuns, TrainAsTheTextbooksDataParallel) {
   TrainOptions options = run();
-  options.accumulate = 1;
-  options.devices = {slice(0, 2), slice(1, 2)};
-  options.strategy = Strategy::kDataParallel;
+  options.accumulate(1);
+  options.devices({slice(0, 2), slice(1, 2)});
+  options.strategy(Strategy::kDataParallel);
   const RunReport expected = train(options);
-  options.strategy = Strategy::kDataParallelClassic;
+  options.strategy(Strategy::kDataParallelClassic);
   const RunReport classic = train(options);
   ASSERT_EQ(classic.losses.size(), expected.losses.size());
   for (size_t step = 0; step < expected.losses.size(); ++step) {
@@ -216,7 +216,7 @@ TEST_F(TextRuns, TrainAsTheTextbooksDataParallel) {
 
 TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
   TrainOptions options = run();
-  options.out_dir = folder_.path("run");
+  options.out_dir(folder_.path("run"));
   const RunReport report = train(options);
   ASSERT_GT(report.test.samples, 0);
   const TextModel loaded = load_text_model(folder_.path("run"));

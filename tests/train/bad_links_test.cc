@@ -25,11 +25,11 @@ class BadLinkRuns : public testing::TestWithParam<Strategy> {
 
   static ImageTraining run_on_slices() {
     ImageTraining options = sharded_run();
-    options.strategy = GetParam();
-    options.shards = kSlices;
-    options.devices.clear();
+    options.strategy(GetParam());
+    options.shards(kSlices);
+    options.devices().clear();
     for (int i = 0; i < kSlices; ++i) {
-      options.devices.push_back(
+      options.devices().push_back(
           {.kind = DeviceKind::kCpu, .index = i, .slices = kSlices});
     }
     return options;
@@ -53,7 +53,7 @@ TEST_P(BadLinkRuns, HaveTheSameBitsByTheSafeWay) {
 // As in the story of GPUs without NVLink: the loss grows to NaN.
 TEST_P(BadLinkRuns, GoWrongWithoutTheCheckAndTheCauseIsNamed) {
   ImageTraining options = run_on_slices();
-  options.verify.bad_links = BadLinks::kIgnore;
+  options.verify().bad_links(BadLinks::kIgnore);
   // Weights and gradients, and no inputs.
   inject_link_faults("corrupt:cpu:0>cpu:1@16384;corrupt:cpu:1>cpu:0@16384");
   options.model.width = 256;
@@ -71,7 +71,7 @@ TEST_P(BadLinkRuns, GoWrongWithoutTheCheckAndTheCauseIsNamed) {
 
 TEST_P(BadLinkRuns, EndBeforeTheFirstStepIfToldSo) {
   ImageTraining options = run_on_slices();
-  options.verify.bad_links = BadLinks::kStop;
+  options.verify().bad_links(BadLinks::kStop);
   inject_link_faults("drop:cpu:0>cpu:1");
   try {
     run_training(options);
@@ -92,9 +92,9 @@ INSTANTIATE_TEST_SUITE_P(Strategies, BadLinkRuns,
 
 TEST(DivergingLoss, IsNotTakenForABadLink) {
   ImageTraining options = sharded_run();
-  options.strategy = Strategy::kDataParallel;
-  options.devices = {{.kind = DeviceKind::kCpu, .index = 0, .slices = 2},
-                     {.kind = DeviceKind::kCpu, .index = 1, .slices = 2}};
+  options.strategy(Strategy::kDataParallel);
+  options.devices({{.kind = DeviceKind::kCpu, .index = 0, .slices = 2},
+                   {.kind = DeviceKind::kCpu, .index = 1, .slices = 2}});
   options.optimizer.lr = 1e30;
   try {
     run_training(options);

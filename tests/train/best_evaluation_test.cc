@@ -104,15 +104,15 @@ Trainer<LineImpl> line_trainer(double lr) {
 
 TrainOptions options_in(const std::string& out_dir) {
   TrainOptions options;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.batch_size = 8;
-  options.shards = 2;
-  options.intra_op_threads = 1;
-  options.epochs = 10;
-  options.evaluation.every = 5;
-  options.checkpoint.save_best = "loss";
-  options.out_dir = out_dir;
-  options.log.progress = false;
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.batch_size(8);
+  options.shards(2);
+  options.intra_op_threads(1);
+  options.epochs(10);
+  options.evaluation().every(5);
+  options.checkpoint().save_best("loss");
+  options.out_dir(out_dir);
+  options.log().progress(false);
   return options;
 }
 
@@ -136,21 +136,20 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2}) {
     TrainOptions options = options_in(folder.path(std::to_string(ranks)));
-    options.evaluation.early_stop = 2;
+    options.evaluation().early_stop(2);
     RunReport report;
     if (ranks == 1) {
       report = line_trainer(0).fit(options);
     } else {
-      options.strategy = Strategy::kDistributed;
-      options.devices.resize(2, options.devices[0]);
+      options.strategy(Strategy::kDistributed);
+      options.devices().resize(2, options.devices()[0]);
       std::mutex mutex;
       ProcessGroupOptions world_options;
       world_options.timeout = std::chrono::seconds(100);
       spawn(
           2,
           [&](ProcessGroup world) {
-            const RunReport reported =
-                line_trainer(0).fit(options, {.world = world});
+            const RunReport reported = line_trainer(0).fit(options, world);
             const std::lock_guard lock(mutex);
             EXPECT_EQ(reported.steps, 16);
             if (world.rank() == 0) report = reported;
@@ -160,7 +159,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
     EXPECT_EQ(report.steps, 16);
     EXPECT_EQ(report.best->step, 5);
     EXPECT_EQ(
-        read_checkpoint_info(find_checkpoint(options.out_dir + "/best")).step,
+        read_checkpoint_info(find_checkpoint(options.out_dir() + "/best")).step,
         5);
   }
 }
@@ -168,7 +167,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
 TEST(SaveBest, NeedsEvaluations) {
   const TemporaryFolder folder;
   TrainOptions options = options_in(folder.path("run"));
-  options.evaluation.enabled = false;
+  options.evaluation().enabled(false);
   EXPECT_EQ(error_code_of([&] { line_trainer(0.1).fit(options); }),
             ErrorCode::kBadOption);
 }
@@ -176,9 +175,9 @@ TEST(SaveBest, NeedsEvaluations) {
 TEST(CheckpointEachEpoch, SavesAtItsEnd) {
   const TemporaryFolder folder;
   TrainOptions options = options_in(folder.path("run"));
-  options.checkpoint.each_epoch = true;
-  options.checkpoint.keep = 100;
-  options.epochs = 3;
+  options.checkpoint().each_epoch(true);
+  options.checkpoint().keep(100);
+  options.epochs(3);
   line_trainer(0.1).fit(options);
   for (const char* step : {"05", "10", "15"}) {
     EXPECT_TRUE(

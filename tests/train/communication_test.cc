@@ -1,8 +1,7 @@
 // Runs whose ranks send each other less than all gradients in every step.
-#include "lockstep/train/communication.h"
-
 #include <gtest/gtest.h>
 
+#include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
@@ -17,12 +16,12 @@ constexpr int64_t kSteps = 8;
 /// 8 steps of SGD without momentum.
 ImageTraining run_with(const CommunicationOptions& communication) {
   ImageTraining options = sharded_run();
-  options.batch_size = 20;
-  options.epochs = 0;
-  options.max_steps = kSteps;
-  options.loader.drop_last = true;
+  options.batch_size(20);
+  options.epochs(0);
+  options.max_steps(kSteps);
+  options.loader().drop_last(true);
   options.optimizer.momentum = 0;
-  options.communication = communication;
+  options.communication(communication);
   return options;
 }
 
@@ -31,7 +30,7 @@ RunReport trained(const ImageTraining& options) {
 }
 
 CommunicationOptions local(int64_t steps, OuterOptimizer optimizer) {
-  return {.local_steps = steps, .outer_optimizer = optimizer};
+  return CommunicationOptions().local_steps(steps).outer_optimizer(optimizer);
 }
 
 double bytes_of(const CommunicationOptions& communication) {
@@ -55,12 +54,14 @@ TEST(Communication, OfEveryStepAveragedIsThatOfGradients) {
 TEST(Communication, IsCounted) {
   const double plain = bytes_of({});
   const double bf16 =
-      bytes_of({.compression = GradCompression::kBFloat16}) / plain;
+      bytes_of(CommunicationOptions().compression(GradCompression::kBFloat16)) /
+      plain;
   EXPECT_GT(bf16, 0.45);
   EXPECT_LT(bf16, 0.6);
   // Plain in the first two of eight steps.
-  EXPECT_LT(bytes_of({.compression = GradCompression::kPowerSgd,
-                      .powersgd_rank = 1}) /
+  EXPECT_LT(bytes_of(CommunicationOptions()
+                         .compression(GradCompression::kPowerSgd)
+                         .powersgd_rank(1)) /
                 plain,
             0.4);
   EXPECT_LT(bytes_of(local(4, OuterOptimizer::kNesterov)) / plain, 0.3);
@@ -70,41 +71,42 @@ TEST(Communication, OfLocalStepsGoesOnWithTheSameBits) {
   const TemporaryFolder folder;
   ImageTraining options = run_with(local(2, OuterOptimizer::kNesterov));
   options.optimizer.momentum = 0.9;
-  options.checkpoint.every = 4;
-  options.out_dir = folder.path("whole");
+  options.checkpoint().every(4);
+  options.out_dir(folder.path("whole"));
   const std::string expected = trained(options).parameter_sha256;
-  options.checkpoint.resume = folder.path("whole") + "/step-00000004";
-  options.out_dir = folder.path("rest");
+  options.checkpoint().resume(folder.path("whole") + "/step-00000004");
+  options.out_dir(folder.path("rest"));
   EXPECT_EQ(trained(options).parameter_sha256, expected);
   // Each rank's momentum is its own.
-  options.checkpoint.resume = folder.path("whole") + "/step-00000004";
+  options.checkpoint().resume(folder.path("whole") + "/step-00000004");
   EXPECT_EQ(error_code_of([&] { distributed(options, 4, "tcp"); }),
             ErrorCode::kResumeConflict);
 }
 
 TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
   const TemporaryFolder folder;
-  ImageTraining options =
-      run_with({.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
-  options.checkpoint.every = 1;
-  options.checkpoint.keep = 10;
-  options.out_dir = folder.path("whole");
+  ImageTraining options = run_with(CommunicationOptions()
+                                       .compression(GradCompression::kPowerSgd)
+                                       .powersgd_rank(1));
+  options.checkpoint().every(1);
+  options.checkpoint().keep(10);
+  options.out_dir(folder.path("whole"));
   const std::string expected = trained(options).parameter_sha256;
   // In the first two steps all is sent; the third one takes what was drawn.
   for (const int step : {1, 2, 3, 6}) {
-    options.checkpoint.resume =
-        folder.path("whole") + "/step-0000000" + std::to_string(step);
-    options.out_dir = folder.path("rest-" + std::to_string(step));
+    options.checkpoint().resume(folder.path("whole") + "/step-0000000" +
+                                std::to_string(step));
+    options.out_dir(folder.path("rest-" + std::to_string(step)));
     EXPECT_EQ(trained(options).parameter_sha256, expected) << step;
   }
   // Each rank has its own compression error, so another number of ranks
   // continues without it.
-  options.out_dir = folder.path("more");
+  options.out_dir(folder.path("more"));
   EXPECT_NE(distributed(options, 4, "tcp").parameter_sha256, expected);
   // And a run that sends all has nothing to load.
-  options.communication.compression = GradCompression::kNone;
-  options.checkpoint.allow_changes = true;
-  options.out_dir = folder.path("all");
+  options.communication().compression(GradCompression::kNone);
+  options.checkpoint().allow_changes(true);
+  options.out_dir(folder.path("all"));
   EXPECT_EQ(trained(options).steps, kSteps);
 }
 
@@ -112,21 +114,23 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBits) {
 TEST(Communication, OfPowerSgdGoesOnWithTheSameBitsOverSharedMemory) {
   for (const bool is_adamw : {false, true}) {
     const TemporaryFolder folder;
-    ImageTraining options = run_with(
-        {.compression = GradCompression::kPowerSgd, .powersgd_rank = 1});
+    ImageTraining options =
+        run_with(CommunicationOptions()
+                     .compression(GradCompression::kPowerSgd)
+                     .powersgd_rank(1));
     options.optimizer.momentum = 0.9;
     if (is_adamw) options.optimizer.optimizer = tasks::OptimizerKind::kAdamW;
-    options.checkpoint.every = 4;
-    options.out_dir = folder.path("whole");
+    options.checkpoint().every(4);
+    options.out_dir(folder.path("whole"));
     const RunReport whole = distributed(options, kRanks, "shm");
-    options.checkpoint.resume = folder.path("whole") + "/step-00000004";
-    options.out_dir = folder.path("rest");
+    options.checkpoint().resume(folder.path("whole") + "/step-00000004");
+    options.out_dir(folder.path("rest"));
     EXPECT_EQ(distributed(options, kRanks, "shm").parameter_sha256,
               whole.parameter_sha256);
     // As between hosts.
-    options.checkpoint.resume.clear();
-    options.out_dir.clear();
-    options.checkpoint.every = 0;
+    options.checkpoint().resume().clear();
+    options.out_dir().clear();
+    options.checkpoint().every(0);
     const RunReport tcp = distributed(options, kRanks, "tcp");
     ASSERT_EQ(whole.losses.size(), tcp.losses.size());
     for (size_t i = 0; i < tcp.losses.size(); ++i) {
@@ -138,7 +142,7 @@ TEST(Communication, OfPowerSgdGoesOnWithTheSameBitsOverSharedMemory) {
 TEST(Communication, OfLocalStepsEndsWithAnOuterStep) {
   ImageTraining options = run_with(local(3, OuterOptimizer::kAverage));
   EXPECT_EQ(trained(options).steps, kSteps);
-  options.communication.local_steps = 100;
+  options.communication().local_steps(100);
   const RunReport report = trained(options);
   EXPECT_EQ(report.steps, kSteps);
   EXPECT_GT(report.test.samples, 0);
@@ -147,30 +151,30 @@ TEST(Communication, OfLocalStepsEndsWithAnOuterStep) {
 TEST(Communication, RefusesWhatHasNoMeaning) {
   const auto code_with = [](auto change) {
     ImageTraining options = run_with(local(4, OuterOptimizer::kNesterov));
-    options.strategy = Strategy::kDistributed;
+    options.strategy(Strategy::kDistributed);
     change(options);
     return error_code_of([&] { make_plan(options); });
   };
   EXPECT_EQ(code_with([](ImageTraining& options) {
-              options.strategy = Strategy::kSingle;
+              options.strategy(Strategy::kSingle);
             }),
             ErrorCode::kBadOption);
   EXPECT_EQ(
-      code_with([](ImageTraining& options) { options.checkpoint.every = 6; }),
+      code_with([](ImageTraining& options) { options.checkpoint().every(6); }),
       ErrorCode::kBadOption);
   EXPECT_EQ(
-      code_with([](ImageTraining& options) { options.evaluation.every = 2; }),
+      code_with([](ImageTraining& options) { options.evaluation().every(2); }),
       ErrorCode::kBadOption);
   EXPECT_EQ(code_with([](ImageTraining& options) {
-              options.zero = ZeroStage::kOptimizerState;
+              options.zero(ZeroStage::kOptimizerState);
             }),
             ErrorCode::kBadOption);
   EXPECT_EQ(code_with([](ImageTraining& options) {
-              options.precision = Precision::kFloat16;
+              options.precision(Precision::kFloat16);
             }),
             ErrorCode::kBadOption);
   EXPECT_EQ(code_with([](ImageTraining& options) {
-              options.communication.outer_momentum = 1;
+              options.communication().outer_momentum(1);
             }),
             ErrorCode::kBadOption);
   EXPECT_EQ(error_code_of([] { parse_grad_compression("bf61"); }),

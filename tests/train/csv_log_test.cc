@@ -1,4 +1,4 @@
-#include "lockstep/train/csv_log.h"
+#include "lockstep/train/record/csv_log.h"
 
 #include <fstream>
 #include <sstream>
@@ -112,9 +112,9 @@ TEST(CsvLog, RefusesAnotherFile) {
 TEST(CsvLog, OfARunIsThatOfOneRank) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.log.csv = folder.path("log.csv");
+  options.log().csv(folder.path("log.csv"));
   const RunReport report = distributed(options, 2, "tcp");
-  const auto rows = rows_of(options.log.csv);
+  const auto rows = rows_of(options.log().csv());
   // A header, and the evaluation at the end.
   EXPECT_EQ(rows.size(), static_cast<size_t>(report.steps) + 2);
 }

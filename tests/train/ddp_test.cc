@@ -9,8 +9,8 @@ ImageTraining small_run(const std::string& model) {
   ImageTraining options = sharded_run();
   options.model.name = model;
   if (model == "mlp") return options;
-  options.epochs = 1;
-  options.max_steps = 2;
+  options.epochs(1);
+  options.max_steps(2);
   return options;
 }
 
@@ -22,7 +22,7 @@ TEST_P(Ddp, GivesTheBitsOfOneDevice) {
          {tasks::OptimizerKind::kSgd, tasks::OptimizerKind::kAdamW}) {
       ImageTraining options = small_run("mlp");
       options.optimizer.optimizer = kind;
-      options.clip_grad_norm = clip;
+      options.clip_grad_norm(clip);
       const RunReport single = run_training(options);
       for (const int ranks : {1, 2, 4}) {
         const RunReport ddp = distributed(options, ranks, GetParam());
@@ -43,7 +43,7 @@ TEST_P(Ddp, GivesTheBitsOfOneDevice) {
 // the tree.
 TEST_P(Ddp, GivesTheBitsOfOneDeviceForSixShardsOfTwoRanks) {
   ImageTraining options = small_run("mlp");
-  options.shards = 6;
+  options.shards(6);
   EXPECT_EQ(distributed(options, 2, GetParam()).parameter_sha256,
             run_training(options).parameter_sha256);
   EXPECT_EQ(distributed(options, 3, GetParam()).parameter_sha256,

@@ -85,20 +85,20 @@ Trainer<torch::nn::LinearImpl> line_trainer(std::shared_ptr<D> data) {
 
 TrainOptions run_options(const std::string& out_dir = "") {
   TrainOptions options;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.batch_size = 12;
-  options.shards = 2;
-  options.intra_op_threads = 1;
-  options.epochs = 3;
-  options.loader.workers = 3;
-  options.out_dir = out_dir;
-  options.log.progress = false;
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.batch_size(12);
+  options.shards(2);
+  options.intra_op_threads(1);
+  options.epochs(3);
+  options.loader().workers(3);
+  options.out_dir(out_dir);
+  options.log().progress(false);
   return options;
 }
 
 std::string digest_of_indexed() {
   TrainOptions options = run_options();
-  options.loader.shuffle = false;
+  options.loader().shuffle(false);
   return line_trainer(std::make_shared<Indexed>())
       .fit(options)
       .parameter_sha256;
@@ -106,9 +106,9 @@ std::string digest_of_indexed() {
 
 template <class D>
 std::string digest_of_stream(const TrainOptions& options,
-                             const RunContext& context = {}) {
+                             const ProcessGroup& ranks = {}) {
   return line_trainer(in_order(std::make_shared<D>(), kSamples))
-      .fit(options, context)
+      .fit(options, ranks)
       .parameter_sha256;
 }
 
@@ -117,7 +117,7 @@ TEST(InOrder, GivesTheSamplesInTheirOrder) {
   EXPECT_EQ(digest_of_stream<Stream>(run_options()), expected);
   EXPECT_EQ(digest_of_stream<StatefulStream>(run_options()), expected);
   TrainOptions without_threads = run_options();
-  without_threads.loader.workers = 0;
+  without_threads.loader().workers(0);
   EXPECT_EQ(digest_of_stream<Stream>(without_threads), expected);
 }
 
@@ -130,10 +130,10 @@ TEST(InOrder, GivesEachRankItsPart) {
       2,
       [&](ProcessGroup world) {
         TrainOptions options = run_options();
-        options.strategy = Strategy::kDistributed;
-        options.devices.resize(2, options.devices[0]);
+        options.strategy(Strategy::kDistributed);
+        options.devices().resize(2, options.devices()[0]);
         const std::string digest =
-            digest_of_stream<StatefulStream>(options, {.world = world});
+            digest_of_stream<StatefulStream>(options, world);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(digest, expected);
       },
@@ -144,10 +144,10 @@ TEST(InOrder, GoesOnWithinAnEpoch) {
   const std::string expected = digest_of_indexed();
   const TemporaryFolder folder;
   TrainOptions first = run_options(folder.path("run"));
-  first.max_steps = 7;  // of 5 an epoch
+  first.max_steps(7);  // of 5 an epoch
   digest_of_stream<Stream>(first);
   TrainOptions second = run_options(folder.path("run"));
-  second.checkpoint.resume = "auto";
+  second.checkpoint().resume("auto");
   auto stream = std::make_shared<Seekable>();
   EXPECT_EQ(
       line_trainer(in_order(stream, kSamples)).fit(second).parameter_sha256,

@@ -14,7 +14,7 @@ namespace {
 TEST(LiveStatuses, OfARunSayWhatCameOfIt) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.out_dir = folder.path("out");
+  options.out_dir(folder.path("out"));
   const RunReport report = run_training(options);
   const auto statuses = monitor::read_statuses(folder.path("out") + "/live");
   ASSERT_EQ(statuses.size(), 1u);
@@ -28,7 +28,7 @@ TEST(LiveStatuses, OfARunSayWhatCameOfIt) {
 TEST(LiveStatuses, AreThereForEachRank) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.out_dir = folder.path("out");
+  options.out_dir(folder.path("out"));
   distributed(options, 2, "tcp");
   EXPECT_EQ(monitor::read_statuses(folder.path("out") + "/live").size(), 2u);
 }
@@ -36,8 +36,8 @@ TEST(LiveStatuses, AreThereForEachRank) {
 TEST(LiveStatuses, AreNotWrittenWhereNobodyWantsThem) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.out_dir = folder.path("out");
-  options.log.live_status = false;
+  options.out_dir(folder.path("out"));
+  options.log().live_status(false);
   run_training(options);
   EXPECT_FALSE(std::filesystem::exists(folder.path("out") + "/live"));
 }
@@ -45,7 +45,7 @@ TEST(LiveStatuses, AreNotWrittenWhereNobodyWantsThem) {
 TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   const TemporaryFolder folder;
   TrainOptions options;
-  options.out_dir = folder.path("out");
+  options.out_dir(folder.path("out"));
   RunReport report;
   report.model = "mlp";
   LiveStatus live(options, ProcessGroup(), report, 100'000,

@@ -69,8 +69,9 @@ TEST(OuterStep, AveragesTheRanks) {
   for (int step = 0; step < 3; ++step) expected = expected - mean_change(step);
   // The changes are differences of rounded parameters.
   EXPECT_TRUE(torch::allclose(
-      after_steps({.outer_optimizer = OuterOptimizer::kAverage}), expected,
-      1e-6, 1e-6));
+      after_steps(
+          CommunicationOptions().outer_optimizer(OuterOptimizer::kAverage)),
+      expected, 1e-6, 1e-6));
 }
 
 TEST(OuterStep, IsTorchsSgdWithNesterov) {
@@ -89,8 +90,8 @@ TEST(OuterStep, IsTorchsSgdWithNesterov) {
 
 TEST(OuterStep, SendsRoundedChanges) {
   const Tensor exact = after_steps({});
-  const Tensor rounded =
-      after_steps({.compression = GradCompression::kBFloat16});
+  const Tensor rounded = after_steps(
+      CommunicationOptions().compression(GradCompression::kBFloat16));
   EXPECT_FALSE(torch::equal(rounded, exact));
   // bfloat16 has eight bits.
   EXPECT_TRUE(torch::allclose(rounded, exact, 0, 0.05));

@@ -11,6 +11,8 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/train/run/run_training.h"
+#include "lockstep/train/run/trainer_task.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/report_of_ranks.h"
@@ -96,37 +98,37 @@ Trainer<CurveImpl> curve_trainer() {
 
 TrainOptions small() {
   TrainOptions options;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.batch_size = 12;  // of 50: the last one has 2
-  options.shards = 4;
-  options.intra_op_threads = 1;
-  options.epochs = 5;
-  options.seed = 5;
-  options.log.progress = false;
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.batch_size(12);  // of 50: the last one has 2
+  options.shards(4);
+  options.intra_op_threads(1);
+  options.epochs(5);
+  options.seed(5);
+  options.log().progress(false);
   return options;
 }
 
-using Make = std::function<std::unique_ptr<Task>()>;
+using Make = std::function<std::unique_ptr<TrainerBase>()>;
 
-/// Rank 0's report of a run with ranks as threads, each with its own task.
+/// Rank 0's report of a run with ranks as threads, each with its own trainer.
 RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
                    const std::string& backend) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  options.strategy(Strategy::kDistributed);
+  options.devices().resize(static_cast<size_t>(ranks), options.devices()[0]);
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
-    return run_training(*make(), options, {.world = world});
+    return make()->fit(options, world);
   });
 }
 
 RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {
-  options.strategy = Strategy::kDataParallel;
-  options.devices.clear();
+  options.strategy(Strategy::kDataParallel);
+  options.devices().clear();
   for (int64_t i = 0; i < slices; ++i) {
-    options.devices.push_back(Device{.kind = DeviceKind::kCpu,
-                                     .index = static_cast<int>(i),
-                                     .slices = static_cast<int>(slices)});
+    options.devices().push_back(Device{.kind = DeviceKind::kCpu,
+                                       .index = static_cast<int>(i),
+                                       .slices = static_cast<int>(slices)});
   }
-  return run_training(*make(), options);
+  return make()->fit(options);
 }
 
 void expect_same(const RunReport& got, const RunReport& expected,
@@ -142,7 +144,7 @@ void expect_same(const RunReport& got, const RunReport& expected,
 /// one device got.
 RunReport expect_one_result(const Make& make,
                             const TrainOptions& options = small()) {
-  RunReport single = run_training(*make(), options);
+  RunReport single = make()->fit(options);
   EXPECT_EQ(single.parameter_sha256.size(), 64u);
   if (allowed_cores().size() >= 2) {
     expect_same(on_slices(make, options, 2), single, "dp 2");
@@ -218,7 +220,7 @@ TEST(OwnTrainer, TakesDatasetsOfTorchData) {
     trainer.data(dataset);
     return copies_of(trainer);
   };
-  const RunReport plain = run_training(*copies_of(curve_trainer())(), small());
+  const RunReport plain = curve_trainer().fit(small());
   expect_same(expect_one_result(with(std::make_shared<TorchPoints>(50))), plain,
               "a torch::data dataset");
   using Stacked =
@@ -306,16 +308,18 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
       });
     }
     const Make make = copies_of(trainer);
-    const RunReport whole = run_training(*make(), small());
+    const RunReport whole = make()->fit(small());
     const TemporaryFolder folder;
     TrainOptions options = small();
-    options.out_dir = folder / "run";
+    options.out_dir(folder / "run");
     int polled = 0;
-    const RunReport stopped = run_training(
-        *make(), options, {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
+    const auto stopped_trainer = make();
+    const RunReport stopped =
+        run_training(*task_of(*stopped_trainer), options,
+                     {.stop = [&] { return ++polled == 13 ? 2 : 0; }});
     EXPECT_TRUE(stopped.interrupted);
     EXPECT_EQ(stopped.steps, 13);
-    options.checkpoint.resume = "auto";
+    options.checkpoint().resume("auto");
     const RunReport resumed = on_ranks(make, options, 2, "shm");
     EXPECT_EQ(resumed.first_step, 13);
     EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
@@ -363,7 +367,7 @@ Trainer<CurveImpl> stopping_trainer(std::shared_ptr<EarlyStop> early_stop) {
 
 TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   TrainOptions options = small();
-  options.evaluation.every = 2;
+  options.evaluation().every(2);
   const auto early_stop = std::make_shared<EarlyStop>();
   const RunReport report = stopping_trainer(early_stop).fit(options);
   // After 6 steps the loss is at its best, after 8, 10 and 12 it is not better;
@@ -380,9 +384,9 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
         stopping_trainer(std::make_shared<EarlyStop>()));
   };
   expect_same(on_ranks(make, options, 2, "shm"), report, "ddp");
-  options.evaluation.every = 0;
-  options.max_steps = 13;
-  expect_same(run_training(*make(), options), report, "without evaluations");
+  options.evaluation().every(0);
+  options.max_steps(13);
+  expect_same(make()->fit(options), report, "without evaluations");
 }
 
 /// Adds up what a run tells of its steps.
@@ -411,12 +415,12 @@ TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {
 TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   const TemporaryFolder folder;
   TrainOptions options = small();
-  options.evaluation.every = 2;
-  options.out_dir = folder / "run";
-  options.max_steps = 10;
+  options.evaluation().every(2);
+  options.out_dir(folder / "run");
+  options.max_steps(10);
   stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
-  options.max_steps = 0;
-  options.checkpoint.resume = "auto";
+  options.max_steps(0);
+  options.checkpoint().resume("auto");
   const Make make = [] {
     return std::make_unique<Trainer<CurveImpl>>(
         stopping_trainer(std::make_shared<EarlyStop>()));
@@ -428,12 +432,12 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());
   TrainOptions options = small();
-  options.loader.drop_last = true;
-  const RunReport expected = run_training(*make(), options);
-  options.shards = 0;
-  options.accumulate = 4;
-  expect_same(run_training(*make(), options), expected, "4 on one");
-  options.accumulate = 2;
+  options.loader().drop_last(true);
+  const RunReport expected = make()->fit(options);
+  options.shards(0);
+  options.accumulate(4);
+  expect_same(make()->fit(options), expected, "4 on one");
+  options.accumulate(2);
   expect_same(on_ranks(make, options, 2, "shm"), expected, "2 on each of two");
   if (allowed_cores().size() >= 2) {
     expect_same(on_slices(make, options, 2), expected, "dp, 2 on each of two");
@@ -469,7 +473,7 @@ TEST(OwnTrainer, NamesMetricsThatChange) {
     });
     const Make make = copies_of(trainer);
     EXPECT_PRED2(contains, message_of<Error>([&] {
-                   ranks == 1 ? run_training(*make(), small())
+                   ranks == 1 ? make()->fit(small())
                               : on_ranks(make, small(), ranks, "shm");
                  }),
                  "late");
@@ -523,7 +527,7 @@ TEST(OwnTrainer, TrainsTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluation.enabled = false;
+  options.evaluation().enabled(false);
   const RunReport report = expect_one_result(copies_of(trainer), options);
   EXPECT_LT(report.losses.back(), report.losses.front());
 }
@@ -538,7 +542,7 @@ TEST(OwnTrainer, TakesStepsWithTorchScript) {
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();
-  options.evaluation.enabled = false;
+  options.evaluation().enabled(false);
   expect_one_result(copies_of(trainer), options);
 }
 
@@ -551,12 +555,12 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
     return squares(output, target) + large[0];
   });
   TrainOptions options = small();
-  options.strategy = Strategy::kDataParallelClassic;
-  options.devices = devices("2xcpu");
-  options.shards = 0;
-  options.evaluation.enabled = false;
+  options.strategy(Strategy::kDataParallelClassic);
+  options.devices(devices("2xcpu"));
+  options.shards(0);
+  options.evaluation().enabled(false);
   for (const size_t at : {size_t{0}, size_t{1}}) {
-    options.output_device = options.devices[at].name();
+    options.output_device(options.devices()[at].name());
     const RunReport report = trainer.fit(options);
     EXPECT_GT(report.devices[at].memory_peak_bytes, kLarge) << at;
     EXPECT_LT(report.devices[1 - at].memory_peak_bytes, kLarge) << at;
@@ -569,10 +573,10 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
     }
     return "";
   };
-  options.output_device = "cpu:7";
+  options.output_device("cpu:7");
   expect_problem(message_of(options), ErrorCode::kNoSuchDevice, {"cpu:7"});
-  options.output_device = "cpu:1";
-  options.strategy = Strategy::kDataParallel;
+  options.output_device("cpu:1");
+  options.strategy(Strategy::kDataParallel);
   expect_problem(message_of(options), ErrorCode::kBadOption, {"dp-classic"});
 }
 

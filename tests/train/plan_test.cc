@@ -18,8 +18,8 @@ int64_t cores() { return static_cast<int64_t>(allowed_cores().size()); }
 
 TrainOptions options_on(const std::string& list, Strategy strategy) {
   TrainOptions options;
-  options.devices = devices(list);
-  options.strategy = strategy;
+  options.devices(devices(list));
+  options.strategy(strategy);
   return options;
 }
 
@@ -40,7 +40,8 @@ TEST(Plan, GivesAShardTheSameThreadsInSingleAndDp) {
   for (const int64_t shards : {2, 4, 8}) {
     auto single = options_on("cpu", Strategy::kSingle);
     auto parallel = options_on("2xcpu", Strategy::kDataParallel);
-    single.shards = parallel.shards = shards;
+    single.shards(shards);
+    parallel.shards(shards);
     const int threads = make_plan(single).intra_op_threads;
     EXPECT_EQ(threads, make_plan(parallel).intra_op_threads);
     EXPECT_EQ(threads, std::max<int64_t>(cores() / shards, 1));
@@ -55,10 +56,10 @@ TEST(Plan, GivesOneShardAllCores) {
 TEST(Plan, RefusesFewerShardsThanDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
   auto options = options_on("2xcpu", Strategy::kDataParallel);
-  options.shards = 1;
+  options.shards(1);
   const auto message = message_of<InvalidArgument>([&] { make_plan(options); });
   expect_problem(message, ErrorCode::kBadOption, {"1", "2", "cpu:0, cpu:1"});
-  options.shards = 3;
+  options.shards(3);
   EXPECT_EQ(make_plan(options).shards, 3);
 }
 
@@ -70,36 +71,36 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
     expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
                    code, {name});
   };
-  refuses([](auto& o) { o.batch_size = 0; }, "batch_size");
-  refuses([](auto& o) { o.epochs = 0; }, "epochs");
-  refuses([](auto& o) { o.max_steps = -1; }, "max_steps");
-  refuses([](auto& o) { o.checkpoint.keep = 1; }, "keep_checkpoints");
-  refuses([](auto& o) { o.clip_grad_norm = std::nan(""); }, "clip_grad_norm");
-  refuses([](auto& o) { o.verify.gradients_every = -1; },
+  refuses([](auto& o) { o.batch_size(0); }, "batch_size");
+  refuses([](auto& o) { o.epochs(0); }, "epochs");
+  refuses([](auto& o) { o.max_steps(-1); }, "max_steps");
+  refuses([](auto& o) { o.checkpoint().keep(1); }, "keep_checkpoints");
+  refuses([](auto& o) { o.clip_grad_norm(std::nan("")); }, "clip_grad_norm");
+  refuses([](auto& o) { o.verify().gradients_every(-1); },
           "verify_gradients_every");
   refuses(
       [](auto& o) {
-        o.strategy = Strategy::kDataParallelClassic;
-        o.verify.gradients_every = 1;
+        o.strategy(Strategy::kDataParallelClassic);
+        o.verify().gradients_every(1);
       },
       "dp-classic");
-  refuses([](auto& o) { o.devices.clear(); }, "device",
+  refuses([](auto& o) { o.devices().clear(); }, "device",
           ErrorCode::kNoSuchDevice);
 }
 
 TEST(Plan, HasAShardForEachMicroBatchOfEachDevice) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
   auto options = options_on("2xcpu", Strategy::kDataParallel);
-  options.accumulate = 3;
-  options.batch_size = 36;
+  options.accumulate(3);
+  options.batch_size(36);
   EXPECT_EQ(make_plan(options).shards, 6);
-  options.shards = 6;
+  options.shards(6);
   EXPECT_EQ(make_plan(options).shards, 6);
-  options.shards = 4;
+  options.shards(4);
   expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"--shards 6", "--shards 4"});
-  options.shards = 0;
-  options.batch_size = 32;
+  options.shards(0);
+  options.batch_size(32);
   expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"30 or 36", "32"});
 }

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/inspect/topology.h"
 #include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/environment.h"
@@ -47,8 +48,8 @@ TEST(Percentiles, AreAsNumpyHasThem) {
 
 TEST(Records, OfARunAreBoundedAndGoThroughJson) {
   auto options = sharded_run();
-  options.max_steps = 30;
-  options.epochs = 0;
+  options.max_steps(30);
+  options.epochs(0);
   const RunReport report = run_training(options);
   EXPECT_EQ(report.step_times.steps.size(), 30u);
   EXPECT_EQ(report.memory.steps, report.step_times.steps);

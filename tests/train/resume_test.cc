@@ -32,8 +32,8 @@ RunReport run_on(const std::string& what, ImageTraining options,
   const std::string kind = what.substr(0, what.find(' '));
   const int count = std::stoi(what.substr(kind.size()));
   if (kind != "dp") return distributed(options, count, kind, stop);
-  options.strategy = Strategy::kDataParallel;
-  options.devices = devices(std::to_string(count) + "xcpu");
+  options.strategy(Strategy::kDataParallel);
+  options.devices(devices(std::to_string(count) + "xcpu"));
   return run_training(options, stop);
 }
 
@@ -58,12 +58,12 @@ TEST_P(Resumed, EndsWithTheBitsOfTheUninterruptedRun) {
     options.optimizer.warmup_steps = 2;
     const RunReport whole = run_training(options);
 
-    options.out_dir = folder.path("run");
+    options.out_dir(folder.path("run"));
     const RunReport stopped =
         run_on(GetParam().first, options, after(GetParam().stop_after));
     EXPECT_TRUE(stopped.interrupted);
     ASSERT_EQ(stopped.steps, GetParam().stop_after);
-    options.checkpoint.resume = "auto";
+    options.checkpoint().resume("auto");
     const RunReport resumed = run_on(GetParam().second, options);
     EXPECT_EQ(resumed.resumed_from, stopped.last_checkpoint);
     EXPECT_EQ(resumed.first_step, GetParam().stop_after);
@@ -96,10 +96,10 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.model = {.name = "resnet18"};  // has statistics
-  options.max_steps = 2;
-  options.out_dir = folder.path("run");
+  options.max_steps(2);
+  options.out_dir(folder.path("run"));
   const RunReport whole = run_on("shm 2", options);
-  options.checkpoint.resume = "auto";
+  options.checkpoint().resume("auto");
   for (const char* what : {"single", "shm 2", "tcp 2"}) {
     const RunReport again = run_on(what, options);
     EXPECT_EQ(again.parameter_sha256, whole.parameter_sha256);
@@ -114,8 +114,8 @@ TEST(Resume, OfOneThatIsAtItsEndOnlyEvaluates) {
 TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.checkpoint.resume = "auto";
-  options.out_dir = folder.path("run");
+  options.checkpoint().resume("auto");
+  options.out_dir(folder.path("run"));
   const RunReport report = run_training(options);
   EXPECT_EQ(report.resumed_from, "");
   EXPECT_EQ(report.first_step, 0);
@@ -126,11 +126,11 @@ TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   const RunReport whole = run_training(options);
-  options.out_dir = folder.path("run");
+  options.out_dir(folder.path("run"));
   run_training(options, after(3));
-  options.checkpoint.resume = "auto";
-  options.shards = 0;
-  options.intra_op_threads = 0;
+  options.checkpoint().resume("auto");
+  options.shards(0);
+  options.intra_op_threads(0);
   const RunReport resumed = run_on("shm 2", options);
   EXPECT_EQ(resumed.shards, 4);
   EXPECT_EQ(resumed.intra_op_threads, 1);
@@ -140,10 +140,10 @@ TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
 class ResumeOfAStoppedRun : public testing::Test {
  protected:
   ResumeOfAStoppedRun() {
-    options_.out_dir = folder_.path("run");
-    options_.checkpoint.every = 2;
+    options_.out_dir(folder_.path("run"));
+    options_.checkpoint().every(2);
     stopped_ = run_training(options_, after(4));
-    options_.checkpoint.resume = "auto";
+    options_.checkpoint().resume("auto");
   }
   std::string refusal(const std::function<void(ImageTraining&)>& change) const {
     ImageTraining changed = options_;
@@ -202,7 +202,7 @@ TEST_F(ResumeOfAStoppedRun, RefusesMoreSamplesThanTheBatchesHave) {
 TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
   const std::string message = refusal([](ImageTraining& options) {
     options.optimizer.lr = 0.5;
-    options.batch_size = 40;
+    options.batch_size(40);
   });
   expect_problem(
       message, ErrorCode::kResumeConflict,
@@ -213,7 +213,7 @@ TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
       refusal([](auto& options) { options.model.name = "resnet18"; }),
       ErrorCode::kResumeConflict, {"resnet18", "mlp"});
   expect_problem(refusal([](auto& options) {
-                   options.strategy = Strategy::kDataParallelClassic;
+                   options.strategy(Strategy::kDataParallelClassic);
                  }),
                  ErrorCode::kResumeConflict,
                  {"reduction", "tree over shards", "nn.DataParallel"});
@@ -221,7 +221,7 @@ TEST_F(ResumeOfAStoppedRun, NamesEverySettingThatIsAnother) {
 
 TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
   options_.optimizer.lr = 0.5;
-  options_.checkpoint.allow_changes = true;
+  options_.checkpoint().allow_changes(true);
   const LogCapture log;
   EXPECT_EQ(run_training(options_).first_step, 4);
   EXPECT_PRED2(contains, log.text(), "lr: 0.01 in the checkpoint, 0.5 now");
@@ -232,8 +232,8 @@ TEST_F(ResumeOfAStoppedRun, SaysWhichSignalItWas) {
 }
 
 TEST_F(ResumeOfAStoppedRun, ElsewhereHasNoCheckpointOfItsOwn) {
-  options_.checkpoint.resume = stopped_.last_checkpoint;
-  options_.out_dir = "";
+  options_.checkpoint().resume(stopped_.last_checkpoint);
+  options_.out_dir("");
   const RunReport report = run_training(options_, after(1));
   EXPECT_EQ(report.resumed_from, stopped_.last_checkpoint);
   EXPECT_EQ(report.last_checkpoint, "");
@@ -245,11 +245,11 @@ TEST(Resume, OfALongerRunHasTheEpochsLine) {
   ImageTraining options = sharded_run();
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   const RunReport whole = run_training(options);
-  options.out_dir = folder.path("run");
-  options.max_steps = 6;
+  options.out_dir(folder.path("run"));
+  options.max_steps(6);
   run_training(options);
-  options.max_steps = 0;
-  options.checkpoint.resume = "auto";
+  options.max_steps(0);
+  options.checkpoint().resume("auto");
   const RunReport resumed = run_training(options);
   EXPECT_EQ(resumed.parameter_sha256, whole.parameter_sha256);
   EXPECT_EQ(resumed.epochs.back().train.at("loss"),
@@ -257,7 +257,7 @@ TEST(Resume, OfALongerRunHasTheEpochsLine) {
 }
 
 TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
-  options_.epochs = 3;
+  options_.epochs(3);
   {
     const LogCapture log;
     EXPECT_EQ(run_training(options_).steps, 12);
@@ -267,20 +267,21 @@ TEST_F(ResumeOfAStoppedRun, WarnsWhenTheEndMovesUnderACosine) {
 }
 
 TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
-  expect_problem(refusal([](auto& options) { options.checkpoint.resume = ""; }),
-                 ErrorCode::kResumeConflict,
-                 {options_.out_dir, stopped_.last_checkpoint});
+  expect_problem(
+      refusal([](auto& options) { options.checkpoint().resume(""); }),
+      ErrorCode::kResumeConflict,
+      {options_.out_dir(), stopped_.last_checkpoint});
   const std::string first = folder_.path("run/step-00000002");
   expect_problem(
-      refusal([&](auto& options) { options.checkpoint.resume = first; }),
+      refusal([&](auto& options) { options.checkpoint().resume(first); }),
       ErrorCode::kResumeConflict, {first, stopped_.last_checkpoint});
   ImageTraining elsewhere = options_;
-  elsewhere.checkpoint.resume = first;
-  elsewhere.out_dir = folder_.path("other");
+  elsewhere.checkpoint().resume(first);
+  elsewhere.out_dir(folder_.path("other"));
   EXPECT_EQ(run_training(elsewhere).first_step, 2);
   expect_problem(refusal([&](auto& options) {
-                   options.checkpoint.resume = first;
-                   options.out_dir = folder_.path("other");
+                   options.checkpoint().resume(first);
+                   options.out_dir(folder_.path("other"));
                  }),
                  ErrorCode::kResumeConflict, {first, folder_.path("other")});
 }
@@ -291,8 +292,8 @@ TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
   const std::string own =
       save_checkpoint(folder_.path("own"), *model, *optimizer, {.step = 1});
   expect_problem(refusal([&](auto& options) {
-                   options.checkpoint.resume = own;
-                   options.out_dir = "";
+                   options.checkpoint().resume(own);
+                   options.out_dir("");
                  }),
                  ErrorCode::kCheckpointDamaged, {own});
 }
@@ -301,15 +302,15 @@ TEST(Resume, ReadsWhatRanksWroteInParts) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
   options.optimizer.optimizer = tasks::OptimizerKind::kAdamW;
-  options.out_dir = folder.path("run");
+  options.out_dir(folder.path("run"));
   const RunReport stopped = run_on("shm 2", options, after(3));
   for (const char* name : {"optimizer-00001-of-00002.safetensors",
                            "optimizer-00002-of-00002.safetensors"}) {
     EXPECT_TRUE(fs::exists(stopped.last_checkpoint + "/" + name)) << name;
   }
   fs::remove(stopped.last_checkpoint + "/optimizer-00002-of-00002.safetensors");
-  options.checkpoint.resume = stopped.last_checkpoint;
-  options.out_dir = "";
+  options.checkpoint().resume(stopped.last_checkpoint);
+  options.out_dir("");
   EXPECT_PRED2(contains,
                error_of<CheckpointError>([&] { run_training(options); }),
                "optimizer-00002-of-00002.safetensors");
@@ -318,28 +319,28 @@ TEST(Resume, ReadsWhatRanksWroteInParts) {
 TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();
-  options.out_dir = folder.path("run");
-  options.checkpoint.every = 3;
+  options.out_dir(folder.path("run"));
+  options.checkpoint().every(3);
   // Blocks the checkpoint of the first of steps 3, 6 and 8.
-  fs::create_directory(options.out_dir);
-  write_text(options.out_dir + "/step-00000003", "a file");
+  fs::create_directory(options.out_dir());
+  write_text(options.out_dir() + "/step-00000003", "a file");
   for (const char* what : {"single", "shm 2"}) {
     const LogCapture log;
     const RunReport report = run_on(what, options);
     EXPECT_EQ(report.checkpoints.saved, 3);
     EXPECT_EQ(report.checkpoints.failed, 1);
     EXPECT_PRED2(contains, log.text(), "step-00000003 was not written");
-    EXPECT_EQ(find_checkpoint(options.out_dir), report.last_checkpoint);
+    EXPECT_EQ(find_checkpoint(options.out_dir()), report.last_checkpoint);
     for (const char* step : {"step-00000006", "step-00000008"}) {
-      fs::remove_all(options.out_dir + "/" + step);
+      fs::remove_all(options.out_dir() + "/" + step);
     }
   }
-  write_text(options.out_dir + "/step-00000008", "a file");
+  write_text(options.out_dir() + "/step-00000008", "a file");
   const LogCapture log;
   expect_problem(error_of<CheckpointError>([&] { run_training(options); }),
                  ErrorCode::kCheckpointNotSaved, {"step-00000008"});
-  EXPECT_EQ(find_checkpoint(options.out_dir),
-            options.out_dir + "/step-00000006");
+  EXPECT_EQ(find_checkpoint(options.out_dir()),
+            options.out_dir() + "/step-00000006");
 }
 
 }  // namespace

@@ -93,11 +93,11 @@ TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
   for (const std::string backend : {"", "shm", "tcp"}) {
     const TemporaryFolder folder;
     ImageTraining options = sharded_run();
-    options.out_dir = folder.path();
+    options.out_dir(folder.path());
     std::optional<ErrorCode> code;
     const Stop try_second = [&] {
       ImageTraining second = options;
-      second.checkpoint.resume = "auto";
+      second.checkpoint().resume("auto");
       if (!code) code = error_code_of([&] { run_training(second); });
       return 0;
     };

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/images/train_images.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/train/report_of_ranks.h"
 
 // Runs of an instant, for tests of the trainer.
@@ -31,15 +31,15 @@ inline ImageTraining sharded_run() {
   ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 100};
-  options.batch_size = 30;  // uneven over 4 shards
-  options.epochs = 2;
+  options.batch_size(30);  // uneven over 4 shards
+  options.epochs(2);
   options.optimizer.lr = 0.01;
-  options.seed = 3;
-  options.shards = 4;
-  options.intra_op_threads = 1;
-  options.log.progress = false;
-  options.evaluation.enabled = true;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
+  options.seed(3);
+  options.shards(4);
+  options.intra_op_threads(1);
+  options.log().progress(false);
+  options.evaluation().enabled(true);
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
   return options;
 }
 
@@ -48,8 +48,8 @@ inline ImageTraining sharded_run() {
 inline RunReport distributed_by(
     ImageTraining options, int ranks, const std::string& backend,
     const std::function<RunReport(const ImageTraining&)>& run) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.resize(static_cast<size_t>(ranks), options.devices[0]);
+  options.strategy(Strategy::kDistributed);
+  options.devices().resize(static_cast<size_t>(ranks), options.devices()[0]);
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     ImageTraining own = options;
     own.world = world;

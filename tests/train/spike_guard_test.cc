@@ -20,7 +20,7 @@ namespace {
 using torch::Tensor;
 
 TEST(SpikeGuard, LooksAtTheLastLosses) {
-  SpikeGuard guard({.sigma = 2, .window = 4});
+  SpikeGuard guard(SpikeOptions().sigma(2).window(4));
   guard.add(100);
   EXPECT_TRUE(std::isinf(guard.limit()));
   guard.add(1);
@@ -28,7 +28,7 @@ TEST(SpikeGuard, LooksAtTheLastLosses) {
   for (const double loss : {2, 3, 4}) guard.add(loss);
   // 1, 2, 3, 4: the mean is 2.5, the sample variance 5 / 3.
   EXPECT_DOUBLE_EQ(guard.limit(), 2.5 + 2 * std::sqrt(5.0 / 3));
-  SpikeGuard other({.sigma = 2, .window = 4});
+  SpikeGuard other(SpikeOptions().sigma(2).window(4));
   other.load_state(guard.state());
   EXPECT_EQ(other.limit(), guard.limit());
   other.add(5);
@@ -39,7 +39,7 @@ TEST(SpikeGuard, LooksAtTheLastLosses) {
 
 // A state comes from a file, so its contents are not trusted.
 TEST(SpikeGuard, ReadsNoMoreThanThereIs) {
-  SpikeGuard guard({.window = 2});
+  SpikeGuard guard(SpikeOptions().window(2));
   guard.load_state({{"losses", torch::ones({2}, torch::kFloat64)},
                     {"count", torch::tensor(int64_t{1} << 60)}});
   EXPECT_EQ(guard.limit(), 1);
@@ -93,24 +93,24 @@ Trainer<NetImpl> net_trainer() {
 
 TrainOptions options_of(OnSpike action, const std::string& out_dir) {
   TrainOptions options;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.batch_size = kBatch;
-  options.shards = 2;
-  options.intra_op_threads = 1;
-  options.loader.shuffle = false;
-  options.spikes = {.action = action, .sigma = 6, .window = 8};
-  options.out_dir = out_dir;
-  options.checkpoint.every = kSaved;
-  options.log.progress = false;
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.batch_size(kBatch);
+  options.shards(2);
+  options.intra_op_threads(1);
+  options.loader().shuffle(false);
+  options.spikes(SpikeOptions().action(action).sigma(6).window(8));
+  options.out_dir(out_dir);
+  options.checkpoint().every(kSaved);
+  options.log().progress(false);
   return options;
 }
 
 RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
   return report_of_ranks(2, backend, [&](const ProcessGroup& world) {
     TrainOptions of_rank = options;
-    of_rank.strategy = Strategy::kDistributed;
-    of_rank.devices.resize(2, options.devices[0]);
-    return net_trainer().fit(of_rank, {.world = world});
+    of_rank.strategy(Strategy::kDistributed);
+    of_rank.devices().resize(2, options.devices()[0]);
+    return net_trainer().fit(of_rank, world);
   });
 }
 
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Actions, Spikes,
 TEST_P(Spikes, LeaveTheWeightsOfALoopWithoutThem) {
   const TemporaryFolder folder;
   TrainOptions options = options_of(GetParam(), folder.path("run"));
-  options.shards = 1;
+  options.shards(1);
   auto trainer = net_trainer();
   const RunReport report = trainer.fit(options);
   EXPECT_EQ(report.skipped_steps, 1);
@@ -172,19 +172,19 @@ TEST_P(Spikes, HaveTheSameBitsInAllStrategies) {
   };
   const std::string expected = net_trainer().fit(fresh()).parameter_sha256;
   TrainOptions dp = fresh();
-  dp.strategy = Strategy::kDataParallel;
-  dp.devices.resize(2, dp.devices[0]);
+  dp.strategy(Strategy::kDataParallel);
+  dp.devices().resize(2, dp.devices()[0]);
   EXPECT_EQ(net_trainer().fit(dp).parameter_sha256, expected);
   for (const char* backend : {"shm", "tcp"}) {
     EXPECT_EQ(fit_on_ranks(fresh(), backend).parameter_sha256, expected)
         << backend;
   }
   TrainOptions zero = fresh();
-  zero.zero = ZeroStage::kGradients;
+  zero.zero(ZeroStage::kGradients);
   EXPECT_EQ(fit_on_ranks(zero, "tcp").parameter_sha256, expected);
   // The batch is one that matters.
   TrainOptions unguarded = fresh();
-  unguarded.spikes.action = OnSpike::kNothing;
+  unguarded.spikes().action(OnSpike::kNothing);
   EXPECT_NE(net_trainer().fit(unguarded).parameter_sha256, expected);
 }
 
@@ -192,10 +192,10 @@ TEST_P(Spikes, AreToldAfterAStop) {
   const TemporaryFolder folder;
   const TrainOptions whole = options_of(GetParam(), folder.path("whole"));
   TrainOptions first = options_of(GetParam(), folder.path("run"));
-  first.max_steps = kSpike - 1;
+  first.max_steps(kSpike - 1);
   net_trainer().fit(first);
   TrainOptions second = options_of(GetParam(), folder.path("run"));
-  second.checkpoint.resume = "auto";
+  second.checkpoint().resume("auto");
   const RunReport report = net_trainer().fit(second);
   EXPECT_EQ(report.skipped_steps, 1);
   EXPECT_EQ(report.parameter_sha256, net_trainer().fit(whole).parameter_sha256);
@@ -210,13 +210,13 @@ TEST(SpikeOptions, NeedWhatFits) {
   EXPECT_EQ(code_of(no_folder), ErrorCode::kBadOption);
   TrainOptions no_checkpoints =
       options_of(OnSpike::kRollBack, folder.path("run"));
-  no_checkpoints.checkpoint.every = 0;
+  no_checkpoints.checkpoint().every(0);
   EXPECT_EQ(code_of(no_checkpoints), ErrorCode::kBadOption);
   TrainOptions no_sigma = options_of(OnSpike::kSkip, "");
-  no_sigma.spikes.sigma = 0;
+  no_sigma.spikes().sigma(0);
   EXPECT_EQ(code_of(no_sigma), ErrorCode::kBadOption);
   TrainOptions no_window = options_of(OnSpike::kSkip, "");
-  no_window.spikes.window = 1;
+  no_window.spikes().window(1);
   EXPECT_EQ(code_of(no_window), ErrorCode::kBadOption);
 }
 

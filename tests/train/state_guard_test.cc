@@ -192,10 +192,10 @@ RunReport run_with(const Flip& flip, int ranks, const ImageTraining& options,
 /// 24 steps with momentum, compared after each fourth.
 ImageTraining compared_run() {
   ImageTraining options = sharded_run();
-  options.batch_size = 20;
-  options.epochs = 0;
-  options.max_steps = 24;
-  options.verify.every = 4;
+  options.batch_size(20);
+  options.epochs(0);
+  options.max_steps(24);
+  options.verify().every(4);
   return options;
 }
 
@@ -242,8 +242,8 @@ TEST(StateGuard, GoesBackToACheckpoint) {
   const RunReport expected = quiet(2);
   const TemporaryFolder folder;
   ImageTraining options = compared_run();
-  options.out_dir = folder.path("run");
-  options.checkpoint.every = 6;
+  options.out_dir(folder.path("run"));
+  options.checkpoint().every(6);
   const RunReport report = run_with({.step = 14}, 2, options);
   EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
   // Resumed from step 12, not from the beginning.
@@ -255,8 +255,8 @@ TEST(StateGuard, GoesBackToACheckpoint) {
 TEST(StateGuard, SavesNothingThatDiffers) {
   const TemporaryFolder folder;
   ImageTraining options = compared_run();
-  options.out_dir = folder.path("run");
-  options.checkpoint.every = 3;
+  options.out_dir(folder.path("run"));
+  options.checkpoint().every(3);
   const RunReport report = run_with({.step = 9}, 2, options);
   EXPECT_EQ(report.recoveries, 1);
   EXPECT_NE(report.resumed_from.find("step-00000006"), std::string::npos)
@@ -277,7 +277,7 @@ TEST(StateGuard, EndsARankThatIsWrongAgain) {
 // A gradient that is wrong before it is summed would reach all ranks alike.
 TEST(StateGuard, RepairsWhatARankComputesWrong) {
   ImageTraining options = compared_run();
-  options.verify.gradients_every = 1;
+  options.verify().gradients_every(1);
   for (const std::string backend : {"tcp", "shm"}) {
     const RunReport expected =
         run_with({.times = 0}, 2, compared_run(), backend);
@@ -304,18 +304,18 @@ TEST(StateGuard, RepairsWhatARankComputesWrong) {
 
 TEST(StateGuard, VerifiesTheStepsThatItIsToldTo) {
   ImageTraining options = compared_run();
-  options.verify.gradients_every = 7;
+  options.verify().gradients_every(7);
   const RunReport expected = run_with({.times = 0}, 2, compared_run());
   EXPECT_EQ(run_with({.what = What::kOwnGradient}, 2, options).parameter_sha256,
             expected.parameter_sha256);
-  options.verify.gradients_every = 6;
+  options.verify().gradients_every(6);
   EXPECT_NE(run_with({.what = What::kOwnGradient}, 2, options).parameter_sha256,
             expected.parameter_sha256);
 }
 
 TEST(StateGuard, EndsARankThatComputesWrongAgain) {
   ImageTraining options = compared_run();
-  options.verify.gradients_every = 1;
+  options.verify().gradients_every(1);
   try {
     run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
     FAIL() << "it trained";
@@ -330,7 +330,7 @@ TEST(StateGuard, EndsARankThatComputesWrongAgain) {
 
 TEST(StateGuard, CanBeSwitchedOff) {
   ImageTraining options = compared_run();
-  options.verify.every = 0;
+  options.verify().every(0);
   const RunReport report = run_with({}, 2, options);
   EXPECT_EQ(report.recoveries, 0);
 }

@@ -1,4 +1,4 @@
-#include "lockstep/train/tensorboard_log.h"
+#include "lockstep/train/record/tensorboard_log.h"
 
 #include <cstring>
 #include <filesystem>

@@ -4,10 +4,9 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/record/trace_recorder.h"
-#include "lockstep/train/report/rank_trace.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"
@@ -19,16 +18,16 @@ ImageTraining small_run(const std::string& trace) {
   ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 200};
-  options.batch_size = 32;
-  options.max_steps = 6;
+  options.batch_size(32);
+  options.max_steps(6);
   options.optimizer.lr = 0.01;
-  options.shards = 4;
-  options.intra_op_threads = 1;
-  options.log.progress = false;
-  options.evaluation.enabled = false;
-  options.devices = {Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}};
-  options.log.trace = trace;
-  options.log.trace_steps = 3;
+  options.shards(4);
+  options.intra_op_threads(1);
+  options.log().progress(false);
+  options.evaluation().enabled(false);
+  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
+  options.log().trace(trace);
+  options.log().trace_steps(3);
   return options;
 }
 
@@ -99,8 +98,8 @@ TEST_F(Trace, IsOfOneProcessToo) {
   EXPECT_PRED2(contains, read_strictly(path),
                "rank 0: steps 3-5; lanes main, cpu:0; spans backward x12");
   if (allowed_cores().size() < 2) return;
-  options.strategy = Strategy::kDataParallelClassic;
-  options.devices = devices("2xcpu");
+  options.strategy(Strategy::kDataParallelClassic);
+  options.devices(devices("2xcpu"));
   run_training(options);
   EXPECT_PRED2(contains, read_strictly(path), "lanes main, cpu:");
 }
@@ -108,12 +107,12 @@ TEST_F(Trace, IsOfOneProcessToo) {
 TEST_F(Trace, LeavesOutTheFirstStepUnlessThereIsNoOther) {
   const TemporaryFolder folder;
   ImageTraining options = small_run(folder.path("trace.json"));
-  options.max_steps = 1;
+  options.max_steps(1);
   run_training(options);
-  EXPECT_PRED2(contains, read_strictly(options.log.trace), "steps 0-0");
-  options.max_steps = 3;
+  EXPECT_PRED2(contains, read_strictly(options.log().trace()), "steps 0-0");
+  options.max_steps(3);
   run_training(options);
-  const std::string found = read_strictly(options.log.trace);
+  const std::string found = read_strictly(options.log().trace());
   EXPECT_PRED2(contains, found, "steps 1-2");
   EXPECT_PRED2(contains, found, "data x2");
 }
@@ -128,8 +127,8 @@ TEST(TracedRun, GivesTheSameBits) {
 
 TEST(TracedRun, FindsOutFirstThatItCantWrite) {
   ImageTraining options = small_run("/no/such/folder/trace.json");
-  options.max_steps = 1'000'000'000;
-  options.epochs = 0;
+  options.max_steps(1'000'000'000);
+  options.epochs(0);
   expect_problem(message_of<IoError>([&] { run_training(options); }),
                  ErrorCode::kFileAccess, {"/no/such/folder"});
 }

@@ -6,7 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/tasks/images/train_images.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/runs.h"
 #include "tests/train/test_files.h"
@@ -19,19 +19,19 @@ ImageTraining small_run() {
   ImageTraining options;
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 200};
-  options.devices = devices("cpu");
-  options.batch_size = 32;
-  options.max_steps = 6;
+  options.devices(devices("cpu"));
+  options.batch_size(32);
+  options.max_steps(6);
   options.optimizer.lr = 0.01;
-  options.seed = 3;
-  options.log.progress = false;
-  options.evaluation.enabled = false;
+  options.seed(3);
+  options.log().progress(false);
+  options.evaluation().enabled(false);
   return options;
 }
 
 ImageTraining on_two_slices(ImageTraining options, Strategy strategy) {
-  options.strategy = strategy;
-  options.devices = devices("2xcpu");
+  options.strategy(strategy);
+  options.devices(devices("2xcpu"));
   return options;
 }
 
@@ -48,7 +48,7 @@ TEST(Trainer, GivesTheSameBitsTwice) {
 TEST(Trainer, GivesOtherBitsForAnotherSeed) {
   auto options = small_run();
   const auto first = run_training(options);
-  options.seed = 4;
+  options.seed(4);
   EXPECT_NE(first.parameter_sha256, run_training(options).parameter_sha256);
 }
 
@@ -58,9 +58,9 @@ TEST(Trainer, GivesTheSameBitsOnOneDeviceAndOnTwo) {
     for (const auto kind :
          {tasks::OptimizerKind::kSgd, tasks::OptimizerKind::kAdamW}) {
       auto options = small_run();
-      options.shards = shards;
+      options.shards(shards);
       options.optimizer.optimizer = kind;
-      options.clip_grad_norm = shards == 4 ? 0.5 : 0;
+      options.clip_grad_norm(shards == 4 ? 0.5 : 0);
       const auto single = run_training(options);
       const auto parallel =
           run_training(on_two_slices(options, Strategy::kDataParallel));
@@ -74,9 +74,9 @@ TEST(Trainer, GivesTheSameBitsWithBatchNorm) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   auto options = small_run();
   options.model = {.name = "resnet18"};
-  options.batch_size = 8;
-  options.max_steps = 2;
-  options.shards = 2;
+  options.batch_size(8);
+  options.max_steps(2);
+  options.shards(2);
   options.channels_last = true;
   const auto single = run_training(options);
   const auto parallel =
@@ -89,7 +89,7 @@ TEST(Trainer, GivesTheSameBitsWithBatchNorm) {
 TEST(Trainer, ClassicFollowsTheSameCurve) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   auto options = small_run();
-  options.clip_grad_norm = 0.5;
+  options.clip_grad_norm(0.5);
   const auto single = run_training(options);
   const auto classic =
       run_training(on_two_slices(options, Strategy::kDataParallelClassic));
@@ -104,8 +104,8 @@ TEST(Trainer, LearnsAFewImagesByHeart) {
   auto options = small_run();
   options.model.width = 128;
   options.data.samples = 32;
-  options.epochs = 0;
-  options.max_steps = 60;
+  options.epochs(0);
+  options.max_steps(60);
   options.augment = false;
   const auto report = run_training(options);
   EXPECT_GT(report.losses.front(), 2);  // ln(10): nothing is known yet
@@ -116,7 +116,7 @@ TEST(Trainer, LearnsAFewImagesByHeart) {
 TEST(Trainer, CountsWhatEachDeviceDid) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   auto options = on_two_slices(small_run(), Strategy::kDataParallel);
-  options.max_steps = 0;  // one epoch: 6 batches of 32 and one of 8
+  options.max_steps(0);  // one epoch: 6 batches of 32 and one of 8
   const auto report = run_training(options);
   EXPECT_EQ(report.steps, 7);
   EXPECT_EQ(report.losses.size(), 7u);
@@ -135,8 +135,8 @@ TEST(Trainer, CountsWhatEachDeviceDid) {
 
 TEST(Trainer, GoesThroughAsManyEpochsAsMaxStepsNeeds) {
   auto options = small_run();
-  options.epochs = 0;
-  options.max_steps = 16;
+  options.epochs(0);
+  options.max_steps(16);
   const auto report = run_training(options);
   EXPECT_EQ(report.steps, 16);
   EXPECT_EQ(report.epochs.size(), 3u);
@@ -144,8 +144,8 @@ TEST(Trainer, GoesThroughAsManyEpochsAsMaxStepsNeeds) {
 
 TEST(Trainer, PrintsTheEpochLineAndTheTestAccuracy) {
   auto options = small_run();
-  options.log.progress = true;
-  options.evaluation.enabled = true;
+  options.log().progress(true);
+  options.evaluation().enabled(true);
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
   testing::internal::CaptureStdout();
   const auto report = run_training(options);
@@ -163,20 +163,20 @@ TEST(Trainer, StopsWithoutAnUpdateWhenTheLossIsNotFinite) {
   options.optimizer.lr = 1e30;
   options.optimizer.momentum = 0;
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
-  options.out_dir = folder / "run";
-  options.checkpoint.every = 1;
+  options.out_dir(folder / "run");
+  options.checkpoint().every(1);
   const auto message = message_of<TrainError>([&] { run_training(options); });
   expect_problem(message, ErrorCode::kNotFinite,
                  {"step 1", "gradient of parameter '", "--lr",
-                  options.out_dir + "/step-00000001"});
-  EXPECT_EQ(read_checkpoint_info(find_checkpoint(options.out_dir)).step, 1);
+                  options.out_dir() + "/step-00000001"});
+  EXPECT_EQ(read_checkpoint_info(find_checkpoint(options.out_dir())).step, 1);
 }
 
 TEST(Trainer, StopsWhenAskedAndWritesACheckpoint) {
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir = folder / "run";
-  options.evaluation.enabled = true;
+  options.out_dir(folder / "run");
+  options.evaluation().enabled(true);
   int polled = 0;
   const auto report =
       run_training(options, [&polled] { return ++polled == 2; });
@@ -193,15 +193,15 @@ TEST(Trainer, StopsWhenAskedAndWritesACheckpoint) {
 TEST(Trainer, StartsFromACheckpoint) {
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir = folder / "run";
+  options.out_dir(folder / "run");
   const auto first = run_training(options);
-  options.out_dir.clear();
-  options.seed = 99;  // other initial weights, were they used
+  options.out_dir().clear();
+  options.seed(99);  // other initial weights, were they used
   options.optimizer.lr = 0;
   options.optimizer.weight_decay = 0;
   for (const auto& from :
        {folder / "run", first.last_checkpoint + "/model.safetensors"}) {
-    options.init_from = from;
+    options.init_from(from);
     EXPECT_EQ(run_training(options).parameter_sha256, first.parameter_sha256);
   }
 }
@@ -209,8 +209,8 @@ TEST(Trainer, StartsFromACheckpoint) {
 TEST(Trainer, WarnsOfIdleDevices) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   auto options = on_two_slices(small_run(), Strategy::kDataParallel);
-  options.batch_size = 1;
-  options.max_steps = 1;
+  options.batch_size(1);
+  options.max_steps(1);
   const LogCapture log;
   const auto report = run_training(options);
   EXPECT_PRED2(contains, log.text(), "idle");
@@ -222,11 +222,11 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheDevices) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir = folder / "run";
+  options.out_dir(folder / "run");
   run_training(options);
 
   tasks::EvalOptions eval;
-  eval.checkpoint = options.out_dir;
+  eval.checkpoint = options.out_dir();
   eval.data = {.name = "synthetic", .samples = 505};  // 101 to test
   eval.devices = devices("cpu");
   eval.batch_size = 101;

@@ -129,23 +129,23 @@ Device slice(int64_t index, int64_t slices) {
 
 TrainOptions options_for(int64_t accumulate) {
   TrainOptions options;
-  options.devices = {slice(0, 1)};
-  options.batch_size = kBatch;
-  options.evaluation.batch_size = 10;  // of 43: the last one has 3
-  options.accumulate = accumulate;
-  options.intra_op_threads = 1;
-  options.epochs = 2;
-  options.seed = kSeed;
-  options.loader.shuffle = false;
-  options.log.progress = false;
+  options.devices({slice(0, 1)});
+  options.batch_size(kBatch);
+  options.evaluation().batch_size(10);  // of 43: the last one has 3
+  options.accumulate(accumulate);
+  options.intra_op_threads(1);
+  options.epochs(2);
+  options.seed(kSeed);
+  options.loader().shuffle(false);
+  options.log().progress(false);
   return options;
 }
 
 RunReport on_slices(TextTrainer trainer, TrainOptions options, int64_t slices) {
-  options.strategy = Strategy::kDataParallel;
-  options.devices.clear();
+  options.strategy(Strategy::kDataParallel);
+  options.devices().clear();
   for (int64_t i = 0; i < slices; ++i) {
-    options.devices.push_back(slice(i, slices));
+    options.devices().push_back(slice(i, slices));
   }
   return trainer.fit(options);
 }
@@ -153,11 +153,11 @@ RunReport on_slices(TextTrainer trainer, TrainOptions options, int64_t slices) {
 /// Rank 0's report of a run with ranks as threads.
 RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
                    const std::string& backend) {
-  options.strategy = Strategy::kDistributed;
-  options.devices.assign(static_cast<size_t>(ranks), slice(0, 1));
+  options.strategy(Strategy::kDistributed);
+  options.devices().assign(static_cast<size_t>(ranks), slice(0, 1));
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     TextTrainer own = trainer;
-    return own.fit(options, {.world = world});
+    return own.fit(options, world);
   });
 }
 
@@ -174,9 +174,9 @@ std::vector<NamedRun> runs_of(const TextTrainer& trainer, int64_t shards,
   for (const int64_t devices : {1, 2, 4}) {
     if (shards % devices != 0) continue;
     TrainOptions options = base;
-    options.accumulate = shards / devices;
+    options.accumulate(shards / devices);
     const std::string name = fmt::format("{} of {}, accumulate {}", devices,
-                                         shards, options.accumulate);
+                                         shards, options.accumulate());
     if (devices == 1) {
       TextTrainer own = trainer;
       runs.push_back({"single, " + name, own.fit(options)});
@@ -328,8 +328,8 @@ TEST(PaddedText, TrainsByAStepFunctionWithoutTheLogits) {
 TEST(PaddedText, TrainsAsNnDataParallelDoes) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "it needs two cores";
   TrainOptions options = options_for(1);
-  options.strategy = Strategy::kDataParallelClassic;
-  options.devices = {slice(0, 2), slice(1, 2)};
+  options.strategy(Strategy::kDataParallelClassic);
+  options.devices({slice(0, 2), slice(1, 2)});
   Plain plain;
   plain.train(*training_sentences());
   TextTrainer trainer = text_trainer();
@@ -355,8 +355,8 @@ TEST(EmptyBatches, EndTheRunByDefault) {
   refused([&] { on_ranks(trainer, options_for(2), 2, "shm"); });
   if (allowed_cores().size() < 2) return;
   TrainOptions classic = options_for(1);
-  classic.strategy = Strategy::kDataParallelClassic;
-  classic.devices = {slice(0, 2), slice(1, 2)};
+  classic.strategy(Strategy::kDataParallelClassic);
+  classic.devices({slice(0, 2), slice(1, 2)});
   refused([&] { trainer.fit(classic); });
 }
 
@@ -368,7 +368,7 @@ TEST(EmptyBatches, AreLeftOutIfToldSo) {
   ASSERT_EQ(plain.losses.size(), 4u);
   TrainOptions options = options_for(1);
   // A loss of 0 would be no part of the losses that spikes are told by.
-  options.spikes.action = OnSpike::kSkip;
+  options.spikes().action(OnSpike::kSkip);
   const auto runs = runs_of(trainer, 4, options);
   for (const auto& [name, report] : runs) {
     expect_same(report, runs.front().report, name);
@@ -378,8 +378,8 @@ TEST(EmptyBatches, AreLeftOutIfToldSo) {
   }
   if (allowed_cores().size() < 2) return;
   TrainOptions classic = options_for(1);
-  classic.strategy = Strategy::kDataParallelClassic;
-  classic.devices = {slice(0, 2), slice(1, 2)};
+  classic.strategy(Strategy::kDataParallelClassic);
+  classic.devices({slice(0, 2), slice(1, 2)});
   const RunReport report = trainer.fit(classic);
   expect_near(report.losses, plain.losses, "dp-classic");
   EXPECT_EQ(report.skipped_steps, 2);
@@ -391,8 +391,8 @@ TEST(EmptyBatches, ChangeNothingInFloat16) {
   TextTrainer trainer = text_trainer();
   trainer.data(with_an_empty_batch(), pad).empty_batch(EmptyBatch::kSkip);
   TrainOptions options = options_for(4);
-  options.precision = Precision::kFloat16;
-  options.epochs = 4;
+  options.precision(Precision::kFloat16);
+  options.epochs(4);
   const RunReport report = trainer.fit(options);
   EXPECT_GE(report.losses.size(), 7u);
   for (const int64_t empty : {2, 5, 8, 11}) {
@@ -401,7 +401,7 @@ TEST(EmptyBatches, ChangeNothingInFloat16) {
         1);
   }
   TrainOptions on_two = options;
-  on_two.accumulate = 2;
+  on_two.accumulate(2);
   expect_same(on_ranks(trainer, on_two, 2, "shm"), report, "ddp");
 }
 
@@ -409,8 +409,8 @@ TEST(EmptyBatches, OfOneRankLetTheOthersMakeLocalSteps) {
   TextTrainer trainer = text_trainer();
   trainer.empty_batch(EmptyBatch::kSkip);
   TrainOptions options = options_for(1);
-  options.communication.local_steps = 1;
-  options.communication.outer_optimizer = OuterOptimizer::kAverage;
+  options.communication().local_steps(1);
+  options.communication().outer_optimizer(OuterOptimizer::kAverage);
   const RunReport report = on_ranks(trainer, options, 2, "shm");
   EXPECT_EQ(report.skipped_steps, 0);
   ASSERT_EQ(report.losses.size(), 6u);

@@ -17,7 +17,7 @@ LAYERS = (
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",
-    "train/report", "train", "train/state", "train/step", "train/record",
+    "train", "train/report", "train/state", "train/step", "train/record",
     "train/run",
     "tasks", "tasks/images", "tasks/text",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",

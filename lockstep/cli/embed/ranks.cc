@@ -84,15 +84,15 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   ProcessGroupOptions group;
   group.backend = flags.backend;
   group.timeout = std::chrono::seconds(flags.timeout_s);
-  group.bad_links = options.verify.bad_links;
+  group.bad_links = options.verify().bad_links();
   context.world = init(group);
   const auto devices_now =
-      [devices, defaults = options.devices](const ProcessGroup& ranks) {
+      [devices, defaults = options.devices()](const ProcessGroup& ranks) {
         return devices.devices.empty() && !defaults.empty()
                    ? defaults
                    : rank_devices(devices, ranks);
       };
-  options.devices = devices_now(context.world);
+  options.devices(devices_now(context.world));
   context.rejoin = [group, devices_now](train::RunContext& around,
                                         train::TrainOptions& now,
                                         const std::string& why) {
@@ -100,7 +100,7 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
         init_next(group, why, [] { return InterruptScope::signal() != 0; });
     if (!next) return false;
     around.world = *next;
-    now.devices = devices_now(*next);
+    now.devices(devices_now(*next));
     return true;
   };
 }
@@ -111,7 +111,7 @@ std::string describe_rank(const train::TrainOptions& options,
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
   const int64_t samples =
-      samples_of(own, options.batch_size, plan.shards).count();
+      samples_of(own, options.batch_size(), plan.shards).count();
   return fmt::format("Rank: {} | Local rank: {} | Device: {} | Batch: {}",
                      world.rank(), world.local_rank(), plan.devices[0].name(),
                      samples);

@@ -6,7 +6,7 @@
 
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 
 // Turns a subcommand into the ranks of a job.
 namespace lockstep::cli {

@@ -9,17 +9,17 @@ namespace {
 
 // Adds the options for communication over slow links.
 void add_communication_options(CLI::App& app, RunFlags& flags) {
-  train::CommunicationOptions& options = flags.options.communication;
+  train::CommunicationOptions& options = flags.options.communication();
   app.add_option("--grad-compression", flags.grad_compression,
                  "ddp: none; bf16 or fp16: gradients are sent in half the "
                  "bytes; powersgd: as products of matrices of a low rank")
       ->type_name("NAME")
       ->check(one_of(train::grad_compression_names()));
-  app.add_option("--powersgd-rank", options.powersgd_rank,
+  app.add_option("--powersgd-rank", options.powersgd_rank(),
                  "of the matrices that powersgd sends")
       ->type_name("N")
       ->check(whole_number(1, 1024));
-  app.add_option("--local-steps", options.local_steps,
+  app.add_option("--local-steps", options.local_steps(),
                  "ddp: steps that each rank makes by itself before the ranks "
                  "bring their parameters together; 0: they sum gradients in "
                  "each")
@@ -29,11 +29,11 @@ void add_communication_options(CLI::App& app, RunFlags& flags) {
                  "after local steps: average (local SGD) or nesterov (DiLoCo)")
       ->type_name("NAME")
       ->check(one_of(train::outer_optimizer_names()));
-  add_number(app, "--outer-lr", options.outer_lr, "of the outer optimizer")
+  add_number(app, "--outer-lr", options.outer_lr(), "of the outer optimizer")
       ->type_name("X")
       ->default_str("nesterov: 0.7; average: 1")
       ->check(number(0));
-  add_number(app, "--outer-momentum", options.outer_momentum, "of nesterov")
+  add_number(app, "--outer-momentum", options.outer_momentum(), "of nesterov")
       ->type_name("X")
       ->check(number(0));
 }
@@ -46,16 +46,16 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       ->default_str("single; several --devices: dp; several ranks: ddp")
       ->check(one_of(train::strategy_names()));
   add_rank_options(app, flags.ranks);
-  app.add_flag("--show-shards", flags.options.log.shards,
+  app.add_flag("--show-shards", flags.options.log().shards(),
                "print which device gets which part of a batch, in the first "
                "step and when that changes [no]");
   app.add_flag("--verbose-ranks", flags.is_verbose,
                "ddp: each rank says what it is [no]");
-  app.add_option("--batch-size", flags.options.batch_size,
+  app.add_option("--batch-size", flags.options.batch_size(),
                  "samples of a step, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("--accumulate", flags.options.accumulate,
+  app.add_option("--accumulate", flags.options.accumulate(),
                  "micro-batches that each device computes one after another "
                  "in a step, to need less memory: so many shards a device")
       ->type_name("N")
@@ -70,43 +70,43 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "the ranks, 2 the gradients, too")
       ->type_name("N")
       ->check(whole_number(0, 2));
-  app.add_flag("--drop-last", flags.options.loader.drop_last,
+  app.add_flag("--drop-last", flags.options.loader().drop_last(),
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
   app.add_option("--epochs", flags.epochs, "passes over the data")
       ->type_name("N")
       ->default_str("1; with --max-steps as many as it takes")
       ->check(whole_number(1));
-  app.add_option("--max-steps", flags.options.max_steps,
+  app.add_option("--max-steps", flags.options.max_steps(),
                  "stop after so many steps; 0: no limit")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--seed", flags.options.seed,
+  app.add_option("--seed", flags.options.seed(),
                  "of initial weights, order of the samples and dropout")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--shards", flags.options.shards,
+  app.add_option("--shards", flags.options.shards(),
                  "logical shards of a batch: the same number gives the same "
                  "bits on any devices; 0: one per device")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--intra-op-threads", flags.options.intra_op_threads,
+  app.add_option("--intra-op-threads", flags.options.intra_op_threads(),
                  "threads a shard computes with; 0: the cores / shards")
       ->type_name("N")
       ->check(whole_number(0, 4096));
-  app.add_option("--eval-every", flags.options.evaluation.every,
+  app.add_option("--eval-every", flags.options.evaluation().every(),
                  "steps between evaluations on the test split; 0: at the end "
                  "only")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--early-stop", flags.options.evaluation.early_stop,
+  app.add_option("--early-stop", flags.options.evaluation().early_stop(),
                  "end after so many evaluations in a row without a better "
                  "one, by --save-best or else by the loss; 0: never")
       ->type_name("N")
       ->check(whole_number(0));
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
-  add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm,
+  add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm(),
              "scale the gradient to this norm if it is larger; 0: off")
       ->type_name("X")
       ->check(number(0));
@@ -116,16 +116,16 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "next batch")
       ->type_name("NAME")
       ->check(one_of(train::on_spike_names()));
-  add_number(app, "--spike-sigma", flags.options.spikes.sigma,
+  add_number(app, "--spike-sigma", flags.options.spikes().sigma(),
              "a spike is above the mean of the last losses by so many of "
              "their standard deviations")
       ->type_name("X")
       ->check(number(0));
-  app.add_option("--spike-window", flags.options.spikes.window,
+  app.add_option("--spike-window", flags.options.spikes().window(),
                  "how many losses that are")
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
-  app.add_option("--workers", flags.options.loader.workers,
+  app.add_option("--workers", flags.options.loader().workers(),
                  "threads that prepare batches; 0: none beside the trainer")
       ->type_name("N")
       ->check(whole_number(0, 256));
@@ -136,22 +136,23 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
     option->group("Output");
     return option;
   };
-  add(app.add_option("--out-dir", flags.options.out_dir,
+  add(app.add_option("--out-dir", flags.options.out_dir(),
                      "folder of the checkpoints and run.json"))
       ->type_name("DIR")
       ->default_str("none: nothing is written");
-  add(app.add_option("--checkpoint-every", flags.options.checkpoint.every,
+  add(app.add_option("--checkpoint-every", flags.options.checkpoint().every(),
                      "steps between checkpoints; 0: at the end only"))
       ->type_name("N")
       ->check(whole_number(0));
-  add(app.add_option("--verify-every", flags.options.verify.every,
+  add(app.add_option("--verify-every", flags.options.verify().every(),
                      "ddp over tcp or nccl: steps after which ranks compare "
                      "their parameters and optimizer's state, to find a bit "
                      "that changed in silence; the run then goes back to the "
                      "last state that was alike; 0: never"))
       ->type_name("N")
       ->check(whole_number(0));
-  add(app.add_option("--verify-gradients", flags.options.verify.gradients_every,
+  add(app.add_option("--verify-gradients",
+                     flags.options.verify().gradients_every(),
                      "each N-th step computes its gradients twice, and a third "
                      "time where they differ, to find a processor that "
                      "computes wrong; such a step takes twice the time; 0: "
@@ -163,17 +164,17 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                    "of the loss with that of the whole batch, in the first "
                    "step [no]"));
   add(app.add_option("--snapshot-every",
-                     flags.options.checkpoint.snapshot_every,
+                     flags.options.checkpoint().snapshot_every(),
                      "steps between copies in memory, for `lockstep run "
                      "--max-restarts`: a worker that is lost costs so many; 0: "
                      "none"))
       ->type_name("N")
       ->check(whole_number(0));
   add(app.add_flag("--checkpoint-every-epoch",
-                   flags.options.checkpoint.each_epoch,
+                   flags.options.checkpoint().each_epoch(),
                    "a checkpoint at the end of each epoch, too, all of which "
                    "are kept [no]"));
-  add(app.add_option("--save-best", flags.options.checkpoint.save_best,
+  add(app.add_option("--save-best", flags.options.checkpoint().save_best(),
                      "keep the checkpoint of the best evaluation by this "
                      "metric in --out-dir's folder best: loss, accuracy, ...; "
                      "of others than accuracy the least is the best, unless "
@@ -181,52 +182,53 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("METRIC")
       ->default_str("none")
       ->needs("--out-dir");
-  add(app.add_option("--keep", flags.options.checkpoint.keep,
+  add(app.add_option("--keep", flags.options.checkpoint().keep(),
                      "newest checkpoints that are kept"))
       ->type_name("N")
       ->default_str("3; with --checkpoint-every-epoch all")
       ->check(whole_number(2, 1'000'000));
-  add(app.add_option("--init-from", flags.options.init_from,
+  add(app.add_option("--init-from", flags.options.init_from(),
                      "checkpoint, .safetensors file or folder of Hugging "
                      "Face's whose weights to start from; the sizes of a "
                      "language model are those that it says"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =
-      add(app.add_option("--resume", flags.options.checkpoint.resume,
+      add(app.add_option("--resume", flags.options.checkpoint().resume(),
                          "go on as if there had been no stop, to the same "
                          "bits: from a checkpoint, from the newest of a run's "
                          "folder, or auto: from --out-dir, where there may be "
                          "none yet"))
           ->type_name("auto|DIR")
           ->default_str("none: start at the beginning");
-  add(app.add_flag("--allow-changes", flags.options.checkpoint.allow_changes,
+  add(app.add_flag("--allow-changes",
+                   flags.options.checkpoint().allow_changes(),
                    "go on with other settings than the checkpoint's, to other "
                    "bits [no]"))
       ->needs(resume);
   add(app.add_option("--report", flags.report, "also write run.json here"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--csv", flags.options.log.csv,
+  add(app.add_option("--csv", flags.options.log().csv(),
                      "write loss, metrics, learning rate and time of each step "
                      "here, a row each"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--tensorboard", flags.options.log.tensorboard,
+  add(app.add_option("--tensorboard", flags.options.log().tensorboard(),
                      "folder to write the same to, for TensorBoard"))
       ->type_name("DIR")
       ->default_str("none");
-  add(app.add_option("--trace", flags.options.log.trace,
+  add(app.add_option("--trace", flags.options.log().trace(),
                      "write a time line of all ranks here: JSON for Perfetto "
                      "(ui.perfetto.dev) and chrome://tracing"))
       ->type_name("PATH")
       ->default_str("none");
-  add(app.add_option("--trace-steps", flags.options.log.trace_steps,
+  add(app.add_option("--trace-steps", flags.options.log().trace_steps(),
                      "steps of the time line, the last of the run"))
       ->type_name("N")
       ->check(whole_number(1, 10'000))
       ->needs("--trace");
-  add(app.add_option("--log-every", flags.options.log.every,
+  add(app.add_option("--log-every", flags.options.log().every(),
                      "steps between lines where there is no terminal"))
       ->type_name("N")
       ->check(whole_number(1));
@@ -238,13 +240,14 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 RunFlags flags_with(const train::TrainOptions& defaults) {
   RunFlags flags;
   flags.options = defaults;
-  flags.precision = train::to_string(defaults.precision);
-  flags.zero = static_cast<int>(defaults.zero);
-  flags.grad_compression = train::to_string(defaults.communication.compression);
+  flags.precision = train::to_string(defaults.precision());
+  flags.zero = static_cast<int>(defaults.zero());
+  flags.grad_compression =
+      train::to_string(defaults.communication().compression());
   flags.outer_optimizer =
-      train::to_string(defaults.communication.outer_optimizer);
-  flags.on_spike = train::to_string(defaults.spikes.action);
-  flags.bad_links = to_string(defaults.verify.bad_links);
+      train::to_string(defaults.communication().outer_optimizer());
+  flags.on_spike = train::to_string(defaults.spikes().action());
+  flags.bad_links = to_string(defaults.verify().bad_links());
   return flags;
 }
 
@@ -262,7 +265,7 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_length_options(app, flags);
   add_communication_options(app, flags);
   add_device_options(app, flags.devices, "single: cuda:0 or cpu; dp, ddp: all");
-  app.add_option("--output-device", flags.options.output_device,
+  app.add_option("--output-device", flags.options.output_device(),
                  "dp-classic: the one of --devices that gathers the outputs "
                  "and computes the loss; the first has the model, its "
                  "gradients and the optimizer's state")
@@ -281,24 +284,24 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
 
 train::TrainOptions to_train_options(const RunFlags& flags) {
   train::TrainOptions options = flags.options;
-  options.precision = train::parse_precision(flags.precision);
-  options.zero = static_cast<ZeroStage>(flags.zero);
-  options.communication.compression =
-      train::parse_grad_compression(flags.grad_compression);
-  options.verify.bad_links = parse_bad_links(flags.bad_links);
-  options.spikes.action = train::parse_on_spike(flags.on_spike);
-  options.communication.outer_optimizer =
-      train::parse_outer_optimizer(flags.outer_optimizer);
-  options.epochs =
-      flags.epochs.value_or(options.max_steps > 0 ? 0 : options.epochs);
-  if (flags.no_eval) options.evaluation.enabled = false;
-  if (flags.no_first_step_check) options.verify.first_step = false;
-  if (flags.quiet) options.log.progress = false;
-  if (options.checkpoint.resume == "auto" && options.out_dir.empty()) {
+  options.precision(train::parse_precision(flags.precision));
+  options.zero(static_cast<ZeroStage>(flags.zero));
+  options.communication().compression(
+      train::parse_grad_compression(flags.grad_compression));
+  options.verify().bad_links(parse_bad_links(flags.bad_links));
+  options.spikes().action(train::parse_on_spike(flags.on_spike));
+  options.communication().outer_optimizer(
+      train::parse_outer_optimizer(flags.outer_optimizer));
+  options.epochs(
+      flags.epochs.value_or(options.max_steps() > 0 ? 0 : options.epochs()));
+  if (flags.no_eval) options.evaluation().enabled(false);
+  if (flags.no_first_step_check) options.verify().first_step(false);
+  if (flags.quiet) options.log().progress(false);
+  if (options.checkpoint().resume() == "auto" && options.out_dir().empty()) {
     throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
   }
-  if (!options.init_from.empty() && !options.checkpoint.resume.empty() &&
-      options.checkpoint.resume != "auto") {
+  if (!options.init_from().empty() && !options.checkpoint().resume().empty() &&
+      options.checkpoint().resume() != "auto") {
     throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
   }
   return options;

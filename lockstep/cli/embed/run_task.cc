@@ -27,36 +27,36 @@ using train::TrainOptions;
 // else all.
 std::vector<Device> devices_of(const RunFlags& flags) {
   const bool is_open = flags.devices.devices.empty();
-  return is_open && !flags.options.devices.empty()
-             ? flags.options.devices
+  return is_open && !flags.options.devices().empty()
+             ? flags.options.devices()
              : to_devices(flags.devices, "all");
 }
 
 Strategy strategy_of(const RunFlags& flags) {
   const bool has_ranks = read_environment().world_size > 1;
-  const bool has_default = flags.options.strategy != Strategy::kSingle;
+  const bool has_default = flags.options.strategy() != Strategy::kSingle;
   if (flags.strategy.empty() && !has_ranks && has_default) {
-    return flags.options.strategy;
+    return flags.options.strategy();
   }
   // Finding all devices takes a while.
   const bool names_devices =
-      !flags.devices.devices.empty() || !flags.options.devices.empty();
+      !flags.devices.devices.empty() || !flags.options.devices().empty();
   const bool is_open = flags.strategy.empty() && !has_ranks;
   const size_t count = is_open && names_devices ? devices_of(flags).size() : 1;
   return choose_strategy(flags.strategy, has_ranks, count);
 }
 
 void choose_devices(const RunFlags& flags, TrainOptions& options) {
-  if (options.strategy == Strategy::kDistributed) return;
+  if (options.strategy() == Strategy::kDistributed) return;
   DeviceFlags devices = flags.devices;
   const bool is_open =
-      (devices.devices.empty() && flags.options.devices.empty()) ||
+      (devices.devices.empty() && flags.options.devices().empty()) ||
       devices.devices == "auto";
-  if (options.strategy == Strategy::kSingle && is_open) {
+  if (options.strategy() == Strategy::kSingle && is_open) {
     devices.devices = one_device();
-    options.devices = to_devices(devices, "all");
+    options.devices(to_devices(devices, "all"));
   } else {
-    options.devices = devices_of(flags);
+    options.devices(devices_of(flags));
   }
 }
 
@@ -64,7 +64,7 @@ void choose_devices(const RunFlags& flags, TrainOptions& options) {
 void check_outputs(const RunFlags& flags) {
   // Only rank 0 writes. Other hosts need not have the folder.
   if (read_environment().rank != 0) return;
-  for (const auto& path : {flags.report, flags.options.log.trace}) {
+  for (const auto& path : {flags.report, flags.options.log().trace()}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
 }
@@ -89,7 +89,7 @@ void check_outputs(const RunFlags& flags) {
 
 // Writes the options of the run, so that it can be repeated.
 void write_config(const RunFlags& flags) {
-  const std::string& folder = flags.options.out_dir;
+  const std::string& folder = flags.options.out_dir();
   if (folder.empty()) return;
   make_directories(folder);
   AtomicFile file(folder + "/config.json");
@@ -100,20 +100,20 @@ void write_config(const RunFlags& flags) {
 // Checks for errors that every rank would report, so that they are reported
 // once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
-  const train::CommunicationOptions communication = options.communication;
-  options.strategy = Strategy::kDataParallel;
+  const train::CommunicationOptions communication = options.communication();
+  options.strategy(Strategy::kDataParallel);
   // These options are only for ranks.
-  options.zero = ZeroStage::kNone;
-  options.communication = {};
-  options.devices = devices_of(flags);
-  if (flags.ranks.backend == "nccl" && options.devices.front().is_cpu()) {
+  options.zero(ZeroStage::kNone);
+  options.communication(train::CommunicationOptions());
+  options.devices(devices_of(flags));
+  if (flags.ranks.backend == "nccl" && options.devices().front().is_cpu()) {
     throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
-                   join_names(options.devices) +
+                   join_names(options.devices()) +
                    "; use --backend shm or tcp, or auto");
   }
   const train::Plan plan = train::make_plan(options);
   train::check_shards_of_ranks(communication, plan.shards,
-                               static_cast<int64_t>(options.devices.size()));
+                               static_cast<int64_t>(options.devices().size()));
 }
 
 }  // namespace
@@ -121,19 +121,19 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 void run_task(const RunFlags& flags, const std::string& beginning,
               const TrainFunction& train) {
   TrainOptions options = to_train_options(flags);
-  options.strategy = strategy_of(flags);
+  options.strategy(strategy_of(flags));
   train::check_options(options);
   check_outputs(flags);
   // Printed first, because making devices, data and model takes a while.
   if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
     write_now(stdout, fmt::format("{} with strategy {}\n", beginning,
-                                  to_string(options.strategy)));
+                                  to_string(options.strategy())));
   }
   choose_devices(flags, options);
   train::RunContext context{.stop = [] { return InterruptScope::signal(); },
                             .command = command_line(),
                             .on_begin = [&flags] { write_config(flags); }};
-  if (options.strategy == Strategy::kDistributed) {
+  if (options.strategy() == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
       start_ranks(static_cast<int>(devices_of(flags).size()));

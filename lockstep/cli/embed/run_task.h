@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lockstep/cli/embed/run_options.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {
 

@@ -11,7 +11,8 @@
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/cli/start/usage.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
+#include "lockstep/train/run/trainer_task.h"
 
 namespace lockstep {
 namespace {
@@ -40,11 +41,11 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
 
 }  // namespace
 
-int train_main(int argc, char** argv, train::Task& task,
+int train_main(int argc, char** argv, train::TrainerBase& trainer,
                const train::TrainOptions& defaults) {
   return cli::run_and_report(argc, argv, [&] {
     try {
-      return run(task, defaults);
+      return run(*train::task_of(trainer), defaults);
     } catch (const c10::Error& error) {
       return cli::fail(
           kExitFailed, error,

@@ -1,19 +1,18 @@
 #pragma once
 
-#include <string>
-
-#include "lockstep/train/task.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/trainer.h"
 
 namespace lockstep {
 
-/// The body of main() for a program that trains `task`. It has the options of
-/// `lockstep train` that don't depend on a task (--strategy, --devices,
-/// --batch-size, --epochs, --resume, ...), with the same checks and help, and
-/// runs under `lockstep run`, torchrun, srun and mpirun as well as without a
-/// launcher. `defaults` are the values of options that are not given; several
-/// ranks mean kDistributed whatever its strategy is. Returns the exit code.
-/// Errors are printed to stderr.
-int train_main(int argc, char** argv, train::Task& task,
+/// The body of main() for a program that trains a module of its own. The
+/// program has the options of `lockstep train` that don't depend on a task
+/// (--strategy, --devices, --batch-size, --epochs, --resume, ...), with the
+/// same checks and help. It runs under `lockstep run`, torchrun, srun and
+/// mpirun as well as without a launcher. `defaults` are the values of options
+/// that are not given; several ranks mean kDistributed whatever its strategy
+/// is. Returns the exit code. Errors are printed to stderr.
+int train_main(int argc, char** argv, train::TrainerBase& trainer,
                const train::TrainOptions& defaults = {});
 
 }  // namespace lockstep

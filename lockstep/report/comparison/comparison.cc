@@ -11,6 +11,7 @@
 #include "lockstep/base/median.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/comparison/same_work.h"
+#include "lockstep/train/report/environment.h"
 
 namespace lockstep::report {
 namespace {

@@ -11,7 +11,7 @@
 #include "lockstep/report/comparison/machine_load.h"
 #include "lockstep/report/comparison/phases.h"
 #include "lockstep/report/comparison/speed_ratio.h"
-#include "lockstep/train/report/rank_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {

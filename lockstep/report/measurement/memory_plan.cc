@@ -36,12 +36,12 @@ struct ShardMemory {
 class ShardProbe {
  public:
   explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
-    run_.train.strategy = Strategy::kSingle;
-    run_.train.zero = ZeroStage::kNone;
+    run_.train.strategy(Strategy::kSingle);
+    run_.train.zero(ZeroStage::kNone);
     run_.world = ProcessGroup();
-    run_.train.devices = {whole_host()};
-    run_.train.accumulate = 1;
-    run_.train.shards = 1;
+    run_.train.devices({whole_host()});
+    run_.train.accumulate(1);
+    run_.train.shards(1);
     task_ = make_task(run_);
     plan_ = train::make_plan(run_.train);
     task_->begin(run_.train, plan_, {});
@@ -70,11 +70,11 @@ class ShardProbe {
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
 
   ShardMemory measure(int64_t samples) {
-    run_.train.batch_size = samples;
+    run_.train.batch_size(samples);
     const data::Batch batch = task_->prepare(random_batch(run_, plan_));
     const AutocastScope precision(torch::kCPU,
-                                  train::autocast_type(run_.train.precision));
-    Engine engine(module_, run_.train.devices,
+                                  train::autocast_type(run_.train.precision()));
+    Engine engine(module_, run_.train.devices(),
                   DataParallelOptions().shards(1).seed(0));
     reset_peak_memory();
     const int64_t before = memory_stats(whole_host()).live_bytes;
@@ -170,7 +170,7 @@ DeviceMemory held_by_device(const TrainOptions& options,
   DeviceMemory memory;
   memory.gradients = waiting_sums(accumulate) * probe.parameter_bytes();
   memory.activations = shard.peak;
-  const bool has_ranks = options.strategy == Strategy::kDistributed;
+  const bool has_ranks = options.strategy() == Strategy::kDistributed;
   if (!has_ranks) return memory;
   if (shares_memory) {
     // In the first step, gradients are copied to memory that the other ranks
@@ -178,13 +178,13 @@ DeviceMemory held_by_device(const TrainOptions& options,
     memory.buckets = probe.parameter_bytes();
     return memory;
   }
-  const auto ranks = static_cast<int64_t>(options.devices.size());
+  const auto ranks = static_cast<int64_t>(options.devices().size());
   memory.parameters = probe.parameter_bytes();
-  memory.optimizer = options.zero == ZeroStage::kNone
+  memory.optimizer = options.zero() == ZeroStage::kNone
                          ? probe.optimizer_bytes()
                          : cut_bytes(probe.optimizer_bytes(), probe, ranks);
   memory.buckets = probe.small_bytes();
-  if (options.zero == ZeroStage::kGradients) {
+  if (options.zero() == ZeroStage::kGradients) {
     // At the beginning of the backward, the activations are in memory. At its
     // end, the gradients are: this rank's part, and the gradients that have not
     // been sent yet.
@@ -226,16 +226,16 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
                             bool shares_memory) {
   install_accounting_allocator();
   const TrainOptions& options = run.train;
-  const auto devices = static_cast<int64_t>(options.devices.size());
+  const auto devices = static_cast<int64_t>(options.devices().size());
   const auto* text = std::get_if<TextOptions>(&run.task);
   const Way asked{
-      .accumulate = options.accumulate,
+      .accumulate = options.accumulate(),
       .recomputes = text != nullptr && text->model.recomputes_activations};
   MemoryPlan plan;
   plan.limit = limit > 0 ? limit : available_bytes();
   plan.devices = devices;
   plan.shards = devices * asked.accumulate;
-  plan.samples_of_shard = ceil_of(options.batch_size, plan.shards);
+  plan.samples_of_shard = ceil_of(options.batch_size(), plan.shards);
 
   ShardProbe probe(run);
   const ShardModel model(probe);
@@ -255,15 +255,15 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
   const auto add_choices = [&](const ShardModel& shards, bool recomputes) {
     int64_t least = plan.total();
     for (int64_t accumulate = asked.accumulate;
-         devices * accumulate <= options.batch_size; accumulate *= 2) {
+         devices * accumulate <= options.batch_size(); accumulate *= 2) {
       const Way way{.accumulate = accumulate, .recomputes = recomputes};
       const std::string words = text_of(way, asked);
-      if (words.empty() || options.batch_size % (devices * accumulate) != 0) {
+      if (words.empty() || options.batch_size() % (devices * accumulate) != 0) {
         continue;
       }
       const DeviceMemory device = held_by_device(
           options, probe, accumulate, shares_memory,
-          shards.estimate(ceil_of(options.batch_size, devices * accumulate)));
+          shards.estimate(ceil_of(options.batch_size(), devices * accumulate)));
       const int64_t total = plan.shared + devices * device.total();
       // Sums of gradients that wait may take more memory than smaller shards
       // save.

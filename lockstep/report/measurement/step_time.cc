@@ -22,7 +22,7 @@
 #include "lockstep/report/comparison/phases.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/step/step_accounts.h"
 #include "lockstep/train/step/step_runner.h"
@@ -116,7 +116,7 @@ class OwnLoop {
   OwnLoop(Model model, const train::TrainOptions& options, int rank,
           const tasks::OptimizerOptions& optimizer)
       : rank_(rank),
-        autocast_(train::autocast_type(options.precision)),
+        autocast_(train::autocast_type(options.precision())),
         model_(std::move(model)),
         optimizer_(make_optimizer(optimizer, *model_->module())) {}
 
@@ -251,14 +251,14 @@ Measurement measure_loop(Model model, const TimedRun& run,
   busy_s.front() += thread_seconds();
   train::RunReport& report = result.report;
   report.lockstep = kVersion;
-  report.precision = train::to_string(options.precision);
+  report.precision = train::to_string(options.precision());
   report.parameters = models::count_parameters(*loop.model()->module());
   report.world_size = plan.world_size;
   report.processes = world.size();
   report.shards = plan.shards;
   report.intra_op_threads = plan.intra_op_threads;
-  report.batch_size = options.batch_size;
-  report.split = chunk_sizes(options.batch_size, report.world_size);
+  report.batch_size = options.batch_size();
+  report.split = chunk_sizes(options.batch_size(), report.world_size);
   set_times(report, result.step_times_s);
   // Each process has a copy, with one momentum buffer for it, or two for AdamW.
   const bool is_adamw = optimizer.optimizer == tasks::OptimizerKind::kAdamW;
@@ -293,10 +293,10 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
   const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options, run.world);
   const MemoryScope scope(plan.devices.front());
-  torch::manual_seed(options.seed);
+  torch::manual_seed(options.seed());
   const std::shared_ptr<Module> module = make_module(task, plan);
   Measurement result;
-  if (options.strategy == train::Strategy::kDistributed) {
+  if (options.strategy() == train::Strategy::kDistributed) {
     // As in a user's program, the launcher has bound the main thread to the
     // cores of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));

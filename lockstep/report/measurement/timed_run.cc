@@ -40,8 +40,8 @@ bool is_channels_last(const ImageOptions& images, const train::Plan& plan) {
 
 data::Batch random_batch(const TimedRun& run, const train::Plan& plan) {
   const train::TrainOptions& options = run.train;
-  torch::manual_seed(options.seed);
-  const int64_t samples = options.batch_size;
+  torch::manual_seed(options.seed());
+  const int64_t samples = options.batch_size();
   const auto [inputs, targets] = std::visit(
       [&](const auto& task) { return random_samples(task, plan, samples); },
       run.task);

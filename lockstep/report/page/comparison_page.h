@@ -6,7 +6,6 @@
 
 #include "lockstep/inspect/topology.h"
 #include "lockstep/report/comparison/comparison.h"
-#include "lockstep/train/report/environment.h"
 
 namespace lockstep::report {
 

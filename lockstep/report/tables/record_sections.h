@@ -2,7 +2,6 @@
 
 #include "lockstep/report/comparison/comparison.h"
 #include "lockstep/report/tables/section.h"
-#include "lockstep/train/report/environment.h"
 
 // Facts about runs that a page shows in addition to their times.
 namespace lockstep::report {

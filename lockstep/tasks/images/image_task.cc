@@ -10,6 +10,7 @@
 #include "lockstep/models/model_settings.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {
@@ -37,7 +38,7 @@ void ImageTask::begin(const train::TrainOptions& options,
           ? layout->second == "true"
           : prefers_channels_last(options_.model, plan.devices);
   is_channels_last_ = options_.channels_last.value_or(preferred);
-  seed_ = options.seed;
+  seed_ = options.seed();
   // Only one rank warns of an incomplete dataset.
   options_.data.warns = plan.rank == 0;
 }

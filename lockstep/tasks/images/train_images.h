@@ -6,8 +6,8 @@
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/train/options.h"
+#include "lockstep/train/run/run_training.h"
 #include "lockstep/train/run_report.h"
-#include "lockstep/train/run_training.h"
 
 namespace lockstep::tasks {
 

@@ -13,6 +13,7 @@
 #include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {
@@ -61,7 +62,7 @@ void TextTask::go_on_with(const Settings& model) {
 
 void TextTask::begin(const train::TrainOptions& options,
                      const train::Plan& plan, const Settings& saved) {
-  seed_ = options.seed;
+  seed_ = options.seed();
   rank_ = plan.rank;
   std::string& tokenizer = options_.data.tokenizer;
   if (tokenizer.empty() && saved.contains("tokenizer")) {
@@ -73,7 +74,7 @@ void TextTask::begin(const train::TrainOptions& options,
     tokenizer = options_.saved->tokenizer;
   }
   if (tokenizer.empty()) tokenizer = "chars";
-  if (!options_.saved || rank_ != 0 || !options.log.progress) return;
+  if (!options_.saved || rank_ != 0 || !options.log().progress()) return;
   log_info("train",
            fmt::format("the model is that of {}: {}", options_.saved->source,
                        in_words(options_.model)));

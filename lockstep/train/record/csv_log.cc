@@ -1,4 +1,4 @@
-#include "lockstep/train/csv_log.h"
+#include "lockstep/train/record/csv_log.h"
 
 #include <algorithm>
 #include <charconv>

@@ -61,9 +61,9 @@ LiveStatus::LiveStatus(const TrainOptions& options, const ProcessGroup& world,
                        const RunReport& report, int64_t total_steps,
                        std::function<std::vector<DeviceUse>()> devices)
     : status_(first_status(world, report, total_steps)),
-      file_(world.all_gather_text(monitor::new_job_name())[0], options.out_dir,
-            world.rank()),
-      batch_size_(options.batch_size),
+      file_(world.all_gather_text(monitor::new_job_name())[0],
+            options.out_dir(), world.rank()),
+      batch_size_(options.batch_size()),
       devices_(std::move(devices)) {
   write();
 }

@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/inspect/device_topology.h"
+#include "lockstep/train/report/environment.h"
 
 namespace lockstep::train {
 namespace {
@@ -124,10 +125,10 @@ RunLog::RunLog(const TrainOptions& options, const Plan& plan, int64_t batches,
       plan_(plan),
       batches_(batches),
       recordings_(recordings),
-      progress_(options.log.progress && plan.rank == 0
+      progress_(options.log().progress() && plan.rank == 0
                     ? default_progress_style(stdout)
                     : ProgressStyle::kNone,
-                options.log.every) {}
+                options.log().every()) {}
 
 void RunLog::go_on_at(const RunPosition& position) {
   RunReport& report = recordings_.report;
@@ -158,7 +159,7 @@ void RunLog::begin(int64_t samples, const std::string& sample_name,
   line(fmt::format("[{}] {} | {} | {} of {}, in {}", device_names(),
                    counted(report.parameters, "parameter"),
                    counted(samples, sample_name), counted(total_steps, "step"),
-                   options_.batch_size, counted(plan_.shards, "shard")));
+                   options_.batch_size(), counted(plan_.shards, "shard")));
 }
 
 void RunLog::before_epoch(const RunState& at) {
@@ -190,7 +191,7 @@ void RunLog::after_epoch(const RunState& at, const Metrics& means) {
   recordings_.report.epochs.push_back(epoch_);
   std::string text =
       fmt::format("[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {}",
-                  device_names(), epoch_.epoch, options_.batch_size,
+                  device_names(), epoch_.epoch, options_.batch_size(),
                   at.step - at.epoch * batches_, format_number(epoch_.lr));
   for (const auto& [name, value] : in_order(means)) {
     text += name == "accuracy"
@@ -257,7 +258,7 @@ void RunLog::end(const StepRunner& runner, const std::string& path) {
 std::string RunLog::device_names() const {
   const bool has_all =
       plan_.devices.size() == static_cast<size_t>(plan_.world_size);
-  return join_names(has_all ? plan_.devices : options_.devices);
+  return join_names(has_all ? plan_.devices : options_.devices());
 }
 
 void describe_machine(const ProcessGroup& world, const Device& own,
@@ -271,7 +272,8 @@ void describe_machine(const ProcessGroup& world, const Device& own,
                   [&](const std::string& host) { return host == hosts[0]; });
   if (devices.empty() || !is_one_host) return;
   try {
-    report.topology = inspect::device_topology(devices);
+    report.topology = std::make_shared<const inspect::Topology>(
+        inspect::device_topology(devices));
   } catch (const Error&) {
     // The report does without a topology: no driver reports it, or a slice no
     // longer exists.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"

@@ -46,11 +46,11 @@ TraceRecorder::TraceRecorder(const ProcessGroup& world,
                              const LogOptions& options, int64_t step)
     : world_(world),
       devices_(devices),
-      has_trace_(!options.trace.empty()),
+      has_trace_(!options.trace().empty()),
       first_step_(step) {
   try {
     recorder_.emplace(world, devices,
-                      has_trace_ ? options.trace_steps : kCandidates);
+                      has_trace_ ? options.trace_steps() : kCandidates);
   } catch (const InvalidArgument&) {
     // Another run in this process has the same rank and is already recording.
     if (has_trace_) throw;

@@ -11,7 +11,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/options.h"
-#include "lockstep/train/report/rank_trace.h"
+#include "lockstep/train/rank_trace.h"
 
 namespace lockstep::train {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/report/rank_trace.h"
+#include "lockstep/train/rank_trace.h"
 
 #include <algorithm>
 #include <functional>

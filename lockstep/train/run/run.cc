@@ -17,7 +17,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/train/chrome_trace.h"
+#include "lockstep/train/rank_trace.h"
 
 namespace lockstep::train {
 namespace {
@@ -29,13 +29,13 @@ data::LoaderOptions loader_options(const TrainOptions& options,
   if (plan.ranks > 1) {
     loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
   }
-  loader.batch_size = options.batch_size;
-  loader.workers = options.loader.workers;
-  loader.shuffle = options.loader.shuffle;
+  loader.batch_size = options.batch_size();
+  loader.workers = options.loader().workers();
+  loader.shuffle = options.loader().shuffle();
   // In a small last batch, a rank may have no sample to make a step with.
   loader.drop_last =
-      options.loader.drop_last || options.communication.is_local();
-  loader.seed = options.seed;
+      options.loader().drop_last() || options.communication().is_local();
+  loader.seed = options.seed();
   return loader;
 }
 
@@ -43,9 +43,9 @@ data::LoaderOptions evaluation_options(const TrainOptions& options,
                                        const Plan& plan) {
   data::LoaderOptions loader = loader_options(options, plan);
   // Without gradients there is memory for more than a training batch.
-  loader.batch_size = options.evaluation.batch_size > 0
-                          ? options.evaluation.batch_size
-                          : std::max<int64_t>(options.batch_size, 250);
+  loader.batch_size = options.evaluation().batch_size() > 0
+                          ? options.evaluation().batch_size()
+                          : std::max<int64_t>(options.batch_size(), 250);
   loader.shuffle = false;
   loader.drop_last = false;
   return loader;
@@ -57,24 +57,24 @@ void check_fills_a_batch(const data::BatchSource& data,
                          const TrainOptions& options,
                          const std::string& sample_name) {
   const int64_t samples = data.size();
-  if (options.batch_size <= samples) return;
+  if (options.batch_size() <= samples) return;
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kBadOption,
        .what = fmt::format("the data have {}, which do not fill a batch",
                            counted(samples, sample_name)),
        .expected = fmt::format("a batch size of at most {}", samples),
-       .got = fmt::format("{}", options.batch_size),
+       .got = fmt::format("{}", options.batch_size()),
        .fix = fmt::format("use --batch-size {}, or more data", samples)});
 }
 
 int64_t count_steps(const TrainOptions& options, int64_t batches) {
-  const int64_t limit = options.max_steps > 0
-                            ? options.max_steps
+  const int64_t limit = options.max_steps() > 0
+                            ? options.max_steps()
                             : std::numeric_limits<int64_t>::max();
   // 0 epochs mean: run until max_steps.
-  if (options.epochs == 0) return limit;
-  return std::min(limit, options.epochs * batches);
+  if (options.epochs() == 0) return limit;
+  return std::min(limit, options.epochs() * batches);
 }
 
 constexpr size_t kMostRanksShown = 8;
@@ -102,8 +102,8 @@ class TimeScope {
 }  // namespace
 
 std::string report_path(const TrainOptions& options) {
-  if (options.out_dir.empty()) return "";
-  return (std::filesystem::path(options.out_dir) / "run.json").string();
+  if (options.out_dir().empty()) return "";
+  return (std::filesystem::path(options.out_dir()) / "run.json").string();
 }
 
 Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
@@ -129,9 +129,10 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
              history.guard),
       log_(options_, plan_, training_batches_->batches(), history.recordings),
       memory_([this] { return runner_.device_use(); }) {
-  if (is_first() && !options_.log.csv.empty()) csv_.emplace(options_.log.csv);
-  if (is_first() && !options_.log.tensorboard.empty()) {
-    tensorboard_.emplace(options_.log.tensorboard);
+  if (is_first() && !options_.log().csv().empty())
+    csv_.emplace(options_.log().csv());
+  if (is_first() && !options_.log().tensorboard().empty()) {
+    tensorboard_.emplace(options_.log().tensorboard());
   }
   log_.report().command = context_.command;
   // The run may have begun in an earlier attempt of this process.
@@ -153,11 +154,11 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
   if (!resume_ && log_.report().recoveries > 0) {
     log_.go_on_at({});
   }
-  if (options_.log.live_status) {
+  if (options_.log().live_status()) {
     live_.emplace(options_, context_.world, log_.report(), total_steps_,
                   [this] { return runner_.device_use(); });
   }
-  trace_.emplace(context_.world, plan_.devices, options_.log, step_);
+  trace_.emplace(context_.world, plan_.devices, options_.log(), step_);
   list_callbacks();
   control::begin_steps(static_cast<uint64_t>(step_));
 }
@@ -179,7 +180,7 @@ void Run::train() {
 // checkpoint's data are its own.
 DataFingerprint& Run::data_fingerprint() {
   const bool is_from_disk = resume_ && !resume_->is_snapshot();
-  const bool writes = is_first() && !options_.out_dir.empty();
+  const bool writes = is_first() && !options_.out_dir().empty();
   if (writes || is_from_disk) history_.data_fingerprint.begin(training_data_);
   return history_.data_fingerprint;
 }
@@ -195,7 +196,7 @@ std::shared_ptr<const data::BatchSource> Run::open_training_data() {
 }
 
 std::unique_ptr<data::Loader> Run::open_evaluation_data() const {
-  if (!options_.evaluation.enabled) return nullptr;
+  if (!options_.evaluation().enabled()) return nullptr;
   auto& data = history_.evaluation_data;
   if (!data) data = task_.evaluation_data();
   if (!data) return nullptr;
@@ -236,7 +237,7 @@ void Run::train_epoch(int64_t epoch) {
   tell([means = log_.mean().means()](Callback& callback, const RunState& at) {
     callback.after_epoch(at, means);
   });
-  if (is_whole && options_.checkpoint.each_epoch && !regroups_) save();
+  if (is_whole && options_.checkpoint().each_epoch() && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
 
@@ -286,13 +287,15 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   is_ended_ = outcome.stop_signal == kEndSignal;
   // Evaluated before the snapshot, so that a run which repeats the step also
   // repeats the evaluation.
-  if (options_.evaluation.every > 0 && step_ % options_.evaluation.every == 0 &&
-      evaluation_batches_ && !regroups_) {
+  if (options_.evaluation().every() > 0 &&
+      step_ % options_.evaluation().every() == 0 && evaluation_batches_ &&
+      !regroups_) {
     const TestReport test = evaluate();
     if (test.samples > 0) log_.add_evaluation(test, step_);
   }
   checkpoints_.snapshot(position(), runner_, regroups_);
-  if (options_.checkpoint.every > 0 && step_ % options_.checkpoint.every == 0) {
+  if (options_.checkpoint().every() > 0 &&
+      step_ % options_.checkpoint().every() == 0) {
     save();
   }
   if (regroups_ || is_ended_) return true;
@@ -306,7 +309,7 @@ void Run::compare_ranks(const StepOutcome& outcome) {
   const auto is_multiple = [this](int64_t steps) {
     return steps > 0 && step_ % steps == 0;
   };
-  const bool is_saved = is_multiple(options_.checkpoint.every) ||
+  const bool is_saved = is_multiple(options_.checkpoint().every()) ||
                         is_multiple(training_batches_->batches()) ||
                         step_ == total_steps_ || outcome.stop_signal != 0;
   if (!is_saved && !guard_.is_due(step_)) return;
@@ -319,7 +322,7 @@ void Run::answer_spike(double loss, double limit) {
       "step {}: the loss {:.4g} is a spike, as it is above {:.4g}; its update "
       "was left out",
       step_, loss, limit);
-  if (options_.spikes.action == OnSpike::kRollBack) {
+  if (options_.spikes().action() == OnSpike::kRollBack) {
     if (const auto earlier = checkpoints_.last_regular()) {
       runner_.roll_back(*earlier);
       ++log_.report().rollbacks;
@@ -390,11 +393,11 @@ void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
 
 void Run::write_recording() {
   auto traces = trace_->gather();
-  if (!options_.log.trace.empty()) {
+  if (!options_.log().trace().empty()) {
     write_output([&] {
       if (!is_first()) return;
-      write_chrome_trace(options_.log.trace, traces);
-      log_.line("trace " + options_.log.trace);
+      write_chrome_trace(options_.log().trace(), traces);
+      log_.line("trace " + options_.log().trace());
     });
     traces = typical_step(traces);
   }

@@ -12,20 +12,20 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/csv_log.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
+#include "lockstep/train/record/csv_log.h"
 #include "lockstep/train/record/live_status.h"
 #include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/run_log.h"
+#include "lockstep/train/record/tensorboard_log.h"
 #include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/run/run_checkpoints.h"
+#include "lockstep/train/run/run_training.h"
 #include "lockstep/train/run/state_guard.h"
-#include "lockstep/train/run_training.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
-#include "lockstep/train/tensorboard_log.h"
 
 namespace lockstep::train {
 

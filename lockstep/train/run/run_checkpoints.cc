@@ -25,9 +25,9 @@ constexpr int kFewestKept = 2;
 constexpr int kUsuallyKept = 3;
 
 int checkpoints_to_keep(const TrainOptions& options) {
-  if (options.checkpoint.keep > 0) return options.checkpoint.keep;
-  return options.checkpoint.each_epoch ? std::numeric_limits<int>::max()
-                                       : kUsuallyKept;
+  if (options.checkpoint().keep() > 0) return options.checkpoint().keep();
+  return options.checkpoint().each_epoch() ? std::numeric_limits<int>::max()
+                                           : kUsuallyKept;
 }
 
 // Returns true if the run has all ranks of the job. A launcher may have started
@@ -42,12 +42,12 @@ bool is_whole_job(const ProcessGroup& world) {
 int64_t steps_of_snapshots(const TrainOptions& options,
                            const ProcessGroup& world) {
   if (const int64_t compared = steps_between_comparisons(options, world)) {
-    return round_up(options.checkpoint.snapshot_every, compared);
+    return round_up(options.checkpoint().snapshot_every(), compared);
   }
-  if (!options.communication.is_local())
-    return options.checkpoint.snapshot_every;
-  return round_up(options.checkpoint.snapshot_every,
-                  options.communication.local_steps);
+  if (!options.communication().is_local())
+    return options.checkpoint().snapshot_every();
+  return round_up(options.checkpoint().snapshot_every(),
+                  options.communication().local_steps());
 }
 
 }  // namespace
@@ -79,15 +79,15 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
     resumed_from_ = resume->path;
     std::error_code ignored;
     is_resumed_here_ = std::filesystem::equivalent(
-        std::filesystem::path(resume->path) / "..", options.out_dir, ignored);
+        std::filesystem::path(resume->path) / "..", options.out_dir(), ignored);
     saved_step_ = resume->info.step;
   }
-  if (!options.out_dir.empty()) {
-    writer_.emplace(options.out_dir, checkpoints_to_keep(options), world);
-    if (!options.checkpoint.save_best.empty()) {
+  if (!options.out_dir().empty()) {
+    writer_.emplace(options.out_dir(), checkpoints_to_keep(options), world);
+    if (!options.checkpoint().save_best().empty()) {
       // The newest checkpoint here is the best one. One older one is kept.
       best_writer_.emplace(
-          (std::filesystem::path(options.out_dir) / "best").string(),
+          (std::filesystem::path(options.out_dir()) / "best").string(),
           kFewestKept, world);
     }
   }
@@ -155,8 +155,8 @@ std::optional<Resume> RunCheckpoints::last_regular() {
   if (writer_) writer_->wait();
   Resume resume;
   if (world_.rank() == 0) {
-    for (const auto& found : list_checkpoints(options_.out_dir)) {
-      if (found.step % options_.checkpoint.every != 0) continue;
+    for (const auto& found : list_checkpoints(options_.out_dir())) {
+      if (found.step % options_.checkpoint().every() != 0) continue;
       try {
         resume.state = std::make_shared<const CheckpointReader>(
             open_checkpoint(found.path));

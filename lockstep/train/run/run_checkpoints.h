@@ -59,9 +59,9 @@ class RunCheckpoints {
   std::optional<std::string> finish(RunReport& report);
 
   /// Returns the newest checkpoint in this run's folder that
-  /// options.checkpoint.every asked for. It is the same one whether or not the
-  /// run was stopped since. Returns nothing if no such checkpoint is complete.
-  /// Waits for the disk. Collective.
+  /// options.checkpoint().every() asked for. It is the same one whether or not
+  /// the run was stopped since. Returns nothing if no such checkpoint is
+  /// complete. Waits for the disk. Collective.
   std::optional<Resume> last_regular();
 
   /// Describes the last checkpoint for an error message. Waits for the disk.

@@ -1,4 +1,4 @@
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 
 #include <atomic>
 #include <optional>
@@ -22,9 +22,10 @@ namespace {
 // can't be written.
 void prepare_outputs(const TrainOptions& options, const ProcessGroup& world) {
   if (world.rank() != 0) return;
-  if (!options.log.trace.empty()) const AtomicFile writable(options.log.trace);
-  if (options.out_dir.empty()) return;
-  make_directories(options.out_dir);
+  if (!options.log().trace().empty())
+    const AtomicFile writable(options.log().trace());
+  if (options.out_dir().empty()) return;
+  make_directories(options.out_dir());
   const AtomicFile writable(report_path(options));
 }
 
@@ -32,11 +33,11 @@ void prepare_outputs(const TrainOptions& options, const ProcessGroup& world) {
 // process than in the previous attempt. Collective.
 void hand_over(std::optional<RunLock>& lock, const TrainOptions& options,
                const ProcessGroup& world) {
-  if (options.out_dir.empty()) return;
+  if (options.out_dir().empty()) return;
   const bool is_first = world.rank() == 0;
   if (!is_first) lock.reset();
   world.barrier();
-  if (is_first && !lock) lock.emplace(options.out_dir);
+  if (is_first && !lock) lock.emplace(options.out_dir());
 }
 
 // Runs to the end, or until another rank is lost. Returns the error in that
@@ -64,9 +65,9 @@ void go_back(TrainOptions& options, const ProcessGroup& world,
   log_warning("train", fmt::format("{}; the run goes back to the last state "
                                    "that all had alike",
                                    why.why()));
-  const bool has_saved =
-      !options.out_dir.empty() && !list_checkpoints(options.out_dir).empty();
-  if (has_saved) options.checkpoint.resume = "auto";
+  const bool has_saved = !options.out_dir().empty() &&
+                         !list_checkpoints(options.out_dir()).empty();
+  if (has_saved) options.checkpoint().resume("auto");
 }
 
 }  // namespace

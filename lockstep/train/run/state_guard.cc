@@ -53,8 +53,8 @@ constexpr int kMostTimes = 2;
 int64_t steps_between_comparisons(const TrainOptions& options,
                                   const ProcessGroup& world) {
   const bool has_copies = world.size() > 1 && !world.can_share_memory() &&
-                          !options.communication.is_local();
-  return has_copies ? options.verify.every : 0;
+                          !options.communication().is_local();
+  return has_copies ? options.verify().every() : 0;
 }
 
 StateGuard::StateGuard(const ProcessGroup& world, int64_t every,

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/train/stateful.h"
+#include "lockstep/train/state/stateful.h"
 
 namespace lockstep::train {
 

@@ -15,22 +15,22 @@ OuterStep::OuterStep(const ProcessGroup& world, const ModuleHandle& module,
     : world_(world),
       buffers_(module.buffers),
       options_(options),
-      lr_(options.outer_lr.value_or(
-          options.outer_optimizer == OuterOptimizer::kNesterov ? 0.7 : 1.0)) {
+      lr_(options.outer_lr().value_or(
+          options.outer_optimizer() == OuterOptimizer::kNesterov ? 0.7 : 1.0)) {
   const torch::NoGradGuard no_grad;
   std::unordered_set<const void*> seen;
   for (const auto& [name, parameter] : module.parameters) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     parameters_.push_back(parameter);
     anchor_.push_back(parameter.detach().clone());
-    if (options_.outer_optimizer == OuterOptimizer::kNesterov) {
+    if (options_.outer_optimizer() == OuterOptimizer::kNesterov) {
       momentum_.push_back(torch::zeros_like(anchor_.back()));
     }
   }
 }
 
 torch::ScalarType OuterStep::type_of(const Tensor& parameter) const {
-  switch (options_.compression) {
+  switch (options_.compression()) {
     case GradCompression::kBFloat16:
       return torch::kBFloat16;
     case GradCompression::kFloat16:
@@ -53,9 +53,9 @@ void OuterStep::step() {
   });
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Tensor change = changes[p].to(anchor_[p].scalar_type());
-    if (options_.outer_optimizer == OuterOptimizer::kNesterov) {
-      momentum_[p].mul_(options_.outer_momentum).add_(change);
-      change = change.add(momentum_[p], options_.outer_momentum);
+    if (options_.outer_optimizer() == OuterOptimizer::kNesterov) {
+      momentum_[p].mul_(options_.outer_momentum()).add_(change);
+      change = change.add(momentum_[p], options_.outer_momentum());
     }
     anchor_[p].sub_(change, lr_);
     parameters_[p].copy_(anchor_[p]);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,34 +30,34 @@ bool is_same(const fs::path& one, const fs::path& other) {
 // Throws if out_dir has checkpoints of another run. They would be mixed with
 // ours, and the next --resume auto would take them for ours.
 void check_out_dir(const TrainOptions& options, const std::string& from) {
-  const auto found = list_checkpoints(options.out_dir);
-  if (options.out_dir.empty() || found.empty()) return;
+  const auto found = list_checkpoints(options.out_dir());
+  if (options.out_dir().empty() || found.empty()) return;
   const std::string& newest = found.front().path;
   if (from.empty()) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("{} has checkpoints of an earlier run",
-                             options.out_dir),
+                             options.out_dir()),
          .got = newest,
          .fix = "go on with it (--resume auto), choose another --out-dir, or "
                 "remove them"});
   }
   const fs::path run = fs::path(from).parent_path();
-  if (!is_same(run.empty() ? "." : run, options.out_dir)) {
+  if (!is_same(run.empty() ? "." : run, options.out_dir())) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("{} has checkpoints of another run than {}",
-                             options.out_dir, from),
+                             options.out_dir(), from),
          .got = newest,
          .fix = "go on with that run (--resume auto), choose another "
                 "--out-dir, or remove them"});
   }
   // A checkpoint was named that is not the newest.
-  if (is_same(from, options.checkpoint.resume) && !is_same(from, newest)) {
+  if (is_same(from, options.checkpoint().resume()) && !is_same(from, newest)) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("{} has later checkpoints than {}",
-                             options.out_dir, from),
+                             options.out_dir(), from),
          .got = newest,
          .fix = "remove them, or choose another --out-dir"});
   }
@@ -64,18 +65,18 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
 
 // Returns the checkpoint to resume; nothing to start at the beginning.
 std::optional<CheckpointReader> find(const TrainOptions& options) {
-  if (options.checkpoint.resume.empty()) return std::nullopt;
-  if (options.checkpoint.resume != "auto")
-    return open_checkpoint(options.checkpoint.resume);
-  if (options.out_dir.empty()) {
+  if (options.checkpoint().resume().empty()) return std::nullopt;
+  if (options.checkpoint().resume() != "auto")
+    return open_checkpoint(options.checkpoint().resume());
+  if (options.out_dir().empty()) {
     throw InvalidArgument("train", {.code = ErrorCode::kCheckpointMissing,
                                     .what = "there is nothing to resume",
                                     .expected = "an out_dir for resume=auto",
                                     .got = "none",
                                     .fix = "give --out-dir"});
   }
-  if (list_checkpoints(options.out_dir).empty()) return std::nullopt;
-  return open_checkpoint(options.out_dir);
+  if (list_checkpoints(options.out_dir()).empty()) return std::nullopt;
+  return open_checkpoint(options.out_dir());
 }
 
 void check_kind(const Task& task, const Resume& resume) {
@@ -138,8 +139,8 @@ std::string text_of(const CheckpointReader* found) {
 bool has_later_checkpoint(const TrainOptions& options,
                           const ProcessGroup& world, int64_t step) {
   bool is_later = false;
-  if (world.rank() == 0 && options.checkpoint.resume == "auto") {
-    const auto found = list_checkpoints(options.out_dir);
+  if (world.rank() == 0 && options.checkpoint().resume() == "auto") {
+    const auto found = list_checkpoints(options.out_dir());
     is_later = !found.empty() && found.front().step > step;
   }
   return world.all_gather_text(is_later ? "later" : "")[0] == "later";
@@ -178,7 +179,7 @@ Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
                         const std::optional<Resume>& resume) {
   if (!resume) return {};
   Settings settings = resume->info.run->settings;
-  if (!resume->is_snapshot() || options.shards != 0) return settings;
+  if (!resume->is_snapshot() || options.shards() != 0) return settings;
   const int64_t ranks = world.size();
   const int64_t saved = saved_number(settings, "shards").value_or(ranks);
   if (saved >= ranks) return settings;
@@ -210,7 +211,7 @@ void check_position(const TrainOptions& options, const Plan& plan,
   // It may change on resume with --allow-changes.
   const int64_t batch_size =
       saved_number(resume.info.run->settings, "batch_size")
-          .value_or(options.batch_size);
+          .value_or(options.batch_size());
   const int64_t most_batches =
       at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
   if (most_batches > at.batch) {
@@ -229,6 +230,41 @@ void check_position(const TrainOptions& options, const Plan& plan,
   }
 }
 
+namespace {
+
+/// A setting that has changed since the checkpoint was written.
+struct Difference {
+  std::string name;
+  std::string text;  ///< "lr: 0.02 in the checkpoint, 0.1 now"
+};
+
+constexpr size_t kShown = 100;  // letters shown of a value in a file
+
+std::string value_of(const Settings& settings, const std::string& name) {
+  const auto found = settings.find(name);
+  return found == settings.end() ? "nothing" : found->second;
+}
+
+std::vector<Difference> differences(const Settings& saved,
+                                    const Settings& now) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : saved) names.insert(name);
+  for (const auto& [name, value] : now) names.insert(name);
+  std::vector<Difference> found;
+  for (const std::string& name : names) {
+    const std::string before = value_of(saved, name);
+    const std::string after = value_of(now, name);
+    if (before == after) continue;
+    found.push_back(
+        {.name = name,
+         .text = fmt::format("{}: {} in the checkpoint, {} now", name,
+                             before.substr(0, kShown), after)});
+  }
+  return found;
+}
+
+}  // namespace
+
 void check_settings(const TrainOptions& options, const Plan& plan,
                     const RunRecord& saved, const Settings& now,
                     const Settings& versions) {
@@ -243,7 +279,7 @@ void check_settings(const TrainOptions& options, const Plan& plan,
       notes.push_back(text);
     }
   }
-  if (!changes.empty() && !options.checkpoint.allow_changes) {
+  if (!changes.empty() && !options.checkpoint().allow_changes()) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
          .what = fmt::format("the run would not go on as it was: {}",

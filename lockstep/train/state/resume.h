@@ -25,8 +25,8 @@ struct Resume {
 };
 
 /// Returns the newest snapshot of the run `identity` that an agent holds, or
-/// else what options.checkpoint.resume asks for, which rank 0 finds and tells
-/// to all ranks. Returns nothing if the run starts at the beginning.
+/// else what options.checkpoint().resume() asks for, which rank 0 finds and
+/// tells to all ranks. Returns nothing if the run starts at the beginning.
 /// Collective.
 ///
 /// Throws CheckpointError if a complete checkpoint is missing where there
@@ -50,9 +50,9 @@ void check_position(const TrainOptions& options, const Plan& plan,
                     const Resume& resume, int64_t batches, int64_t total_steps);
 
 /// Throws CheckpointError, which lists the settings that differ from the
-/// checkpoint's. With options.checkpoint.allow_changes rank 0 only warns. In
-/// any case it only warns of another version of the software or hardware, or of
-/// another length of the run.
+/// checkpoint's. With options.checkpoint().allow_changes() rank 0 only warns.
+/// In any case it only warns of another version of the software or hardware, or
+/// of another length of the run.
 void check_settings(const TrainOptions& options, const Plan& plan,
                     const RunRecord& saved, const Settings& now,
                     const Settings& versions);

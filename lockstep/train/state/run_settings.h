@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/run_record.h"
+#include "lockstep/checkpoint/info.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"

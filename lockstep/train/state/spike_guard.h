@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <deque>
 
-#include "lockstep/train/spike_options.h"
-#include "lockstep/train/stateful.h"
+#include "lockstep/train/options.h"
+#include "lockstep/train/state/stateful.h"
 
 namespace lockstep::train {
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/state/resume.h"
-#include "lockstep/train/stateful.h"
+#include "lockstep/train/state/stateful.h"
 
 namespace lockstep::train {
 

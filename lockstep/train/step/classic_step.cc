@@ -56,7 +56,7 @@ ClassicStep::Forward ClassicStep::forward(const StepInput& input) {
   const data::Batch& batch = input.batch;
   const size_t output_device = context_.plan.output_device;
   const AutocastScope precision(device_type(context_.plan),
-                                autocast_type(context_.options.precision));
+                                autocast_type(context_.options.precision()));
   const MemoryScope of_output(context_.plan.devices[output_device]);
   c10::IValue output = engine_.forward(batch.inputs);
   const Stopwatch watch;
@@ -87,7 +87,7 @@ ClassicStep::Forward ClassicStep::forward(const StepInput& input) {
 
 void ClassicStep::update(StepResult& result) {
   const TraceSpan span("update", TraceCategory::kCompute);
-  const double clip_norm = context_.options.clip_grad_norm;
+  const double clip_norm = context_.options.clip_grad_norm();
   if (result.updates() && clip_norm > 0) {
     clip_grad_norm(optimizer_.parameters(), context_.parts.model, clip_norm,
                    result);

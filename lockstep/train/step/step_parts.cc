@@ -77,7 +77,7 @@ void tell_agent(StepPhase phase) {
 
 CommHook hook_of(const CommunicationOptions& options,
                  const std::optional<PowerSGD>& power_sgd) {
-  switch (options.compression) {
+  switch (options.compression()) {
     case GradCompression::kBFloat16:
       return bf16_compress_hook;
     case GradCompression::kFloat16:
@@ -149,13 +149,13 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .world(is_local ? ProcessGroup() : world)
       .shards(plan.shards / ranks)
       .intra_op_threads(plan.intra_op_threads)
-      .seed(is_local ? mix_seed(options.seed, rank) : options.seed)
-      .zero(options.zero)
-      .verify_first_step(options.verify.first_step)
-      .bad_links(options.verify.bad_links)
+      .seed(is_local ? mix_seed(options.seed(), rank) : options.seed())
+      .zero(options.zero())
+      .verify_first_step(options.verify().first_step())
+      .bad_links(options.verify().bad_links())
       .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent)
-      .on_shard(options.log.shards ? ShardLines() : OnShard());
+      .on_shard(options.log().shards() ? ShardLines() : OnShard());
 }
 
 Engine::Module make_module(Task& task, const TrainOptions& options,
@@ -164,14 +164,14 @@ Engine::Module make_module(Task& task, const TrainOptions& options,
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
   Engine::Module module = make_seeded_module(
-      task, options.seed, torch_device(plan.devices.front()));
+      task, options.seed(), torch_device(plan.devices.front()));
   const NamedTensors state = state_of(module.read());
   if (resumed != nullptr) {
     if (resumed->state) resumed->state->load(state);
     // The weights of rank 0 will be given to every rank.
     if (resumed->root != 0) broadcast(world, state, resumed->root);
-  } else if (!options.init_from.empty()) {
-    load_weights(options.init_from, state);
+  } else if (!options.init_from().empty()) {
+    load_weights(options.init_from(), state);
   }
   return module;
 }
@@ -187,12 +187,13 @@ std::unique_ptr<RunOptimizer> make_optimizer(
 std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
                                        const Plan& plan,
                                        const ModuleHandle& model) {
-  const CommunicationOptions& communication = options.communication;
-  const bool is_sent = plan.ranks > 1 && !trains_locally(options, plan) &&
-                       communication.compression == GradCompression::kPowerSgd;
+  const CommunicationOptions& communication = options.communication();
+  const bool is_sent =
+      plan.ranks > 1 && !trains_locally(options, plan) &&
+      communication.compression() == GradCompression::kPowerSgd;
   if (!is_sent) return std::nullopt;
   PowerSGD hook(PowerSGDOptions()
-                    .matrix_approximation_rank(communication.powersgd_rank)
+                    .matrix_approximation_rank(communication.powersgd_rank())
                     .start_powerSGD_iter(kPlainSteps));
   std::vector<torch::Tensor> parameters;
   for (const auto& [name, parameter] : model.parameters) {
@@ -208,7 +209,7 @@ std::unique_ptr<Engine> make_engine(const Engine::Module& module,
                                     const std::optional<PowerSGD>& power_sgd) {
   auto engine = std::make_unique<Engine>(
       module, plan.devices, parallel_options(options, world, plan));
-  const CommHook hook = hook_of(options.communication, power_sgd);
+  const CommHook hook = hook_of(options.communication(), power_sgd);
   // OuterStep compresses the changes of local steps.
   if (hook && plan.ranks > 1 && !trains_locally(options, plan)) {
     engine->set_comm_hook(hook);
@@ -219,11 +220,11 @@ std::unique_ptr<Engine> make_engine(const Engine::Module& module,
 }  // namespace
 
 bool is_classic(const TrainOptions& options) {
-  return options.strategy == Strategy::kDataParallelClassic;
+  return options.strategy() == Strategy::kDataParallelClassic;
 }
 
 bool trains_locally(const TrainOptions& options, const Plan& plan) {
-  return options.communication.is_local() && plan.ranks > 1;
+  return options.communication().is_local() && plan.ranks > 1;
 }
 
 void charge_first_device(const TrainOptions& options, const Plan& plan,

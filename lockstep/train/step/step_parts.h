@@ -39,8 +39,8 @@ void charge_first_device(const TrainOptions& options, const Plan& plan,
 /// Returns the parameters, then the buffers.
 NamedTensors state_of(const ModuleHandle& handle);
 
-/// Makes the task's model, with the weights of options.init_from or `resumed`,
-/// and what computes its steps. Collective if it is resumed.
+/// Makes the task's model, with the weights of options.init_from() or
+/// `resumed`, and what computes its steps. Collective if it is resumed.
 StepParts make_step_parts(Task& task, const TrainOptions& options,
                           const ProcessGroup& world, const Plan& plan,
                           const Resume* resumed);

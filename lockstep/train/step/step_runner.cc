@@ -15,6 +15,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/reserved_memory.h"
@@ -96,17 +97,18 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
                                .parts = parts_})),
       state_(world),
       accounts_(*parts_.engine, *strategy_, plan_, world_) {
-  if (!options.checkpoint.save_best.empty() ||
-      options.evaluation.early_stop > 0) {
+  if (!options.checkpoint().save_best().empty() ||
+      options.evaluation().early_stop() > 0) {
     best_ = std::make_shared<BestEvaluation>(
-        options.checkpoint.save_best.empty() ? "loss"
-                                             : options.checkpoint.save_best,
-        options.evaluation.early_stop);
+        options.checkpoint().save_best().empty()
+            ? "loss"
+            : options.checkpoint().save_best(),
+        options.evaluation().early_stop());
     callbacks_.push_back(best_);
   }
-  if (options.precision == Precision::kFloat16) scale_losses();
-  if (options.spikes.action != OnSpike::kNothing) {
-    spikes_.emplace(options.spikes);
+  if (options.precision() == Precision::kFloat16) scale_losses();
+  if (options.spikes().action() != OnSpike::kNothing) {
+    spikes_.emplace(options.spikes());
   }
   list_state();
   set_mode(parts_.model, true);
@@ -158,7 +160,12 @@ void StepRunner::list_state() {
                StateOf::kRank);
   }
   for (size_t i = 0; i < callbacks_.size(); ++i) {
-    state_.add(fmt::format("{}{}.", StateList::kCallback, i), *callbacks_[i]);
+    Callback& callback = *callbacks_[i];
+    state_.add(fmt::format("{}{}.", StateList::kCallback, i),
+               adapt([&callback] { return callback.state(); },
+                     [&callback](const OptimizerState& state) {
+                       callback.load_state(state);
+                     }));
   }
   if (loss_scaler_) state_.add(StateList::kLossScaler, *loss_scaler_);
   if (spikes_) state_.add(StateList::kSpikes, *spikes_);
@@ -205,12 +212,12 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
 TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
   const AutocastScope precision(device_type(plan_),
-                                autocast_type(options_.precision));
+                                autocast_type(options_.precision()));
   return train::evaluate(*parts_.engine, task_, loader, stop, world_);
 }
 
 std::string StepRunner::state_digest() const {
-  const bool has_whole_state = options_.zero == ZeroStage::kNone;
+  const bool has_whole_state = options_.zero() == ZeroStage::kNone;
   return digest_of(parts_.model.parameters, has_whole_state
                                                 ? parts_.optimizer->state_dict()
                                                 : OptimizerState{});
@@ -229,7 +236,7 @@ std::string StepRunner::damage_by_links() const {
 double StepRunner::peak_flops_per_s() const {
   const auto& workers = parts_.engine->group().workers();
   const auto type =
-      autocast_type(options_.precision).value_or(c10::ScalarType::Float);
+      autocast_type(options_.precision()).value_or(c10::ScalarType::Float);
   std::vector<double> rates(workers.size());
   run_all(workers, [&](size_t k) {
     rates[k] = measure_matmul_rate(torch_device(plan_.devices[k]), type);
@@ -239,9 +246,9 @@ double StepRunner::peak_flops_per_s() const {
 
 void StepRunner::describe(RunReport& report) {
   report.lockstep = kVersion;
-  report.strategy = to_string(options_.strategy);
+  report.strategy = to_string(options_.strategy());
   report.model = task_.model().at("name");
-  report.precision = to_string(options_.precision);
+  report.precision = to_string(options_.precision());
   report.parameters = 0;
   for (const auto& [name, parameter] : parts_.model.parameters) {
     report.parameters += parameter.numel();
@@ -250,10 +257,10 @@ void StepRunner::describe(RunReport& report) {
   report.processes = world_.size();
   report.shards = plan_.shards;
   report.intra_op_threads = plan_.intra_op_threads;
-  report.batch_size = options_.batch_size;
+  report.batch_size = options_.batch_size();
   report.tokens_of_sample = task_.tokens_of_sample();
   report.flops_of_sample = task_.flops_of_sample();
-  report.split = strategy_->split(options_.batch_size);
+  report.split = strategy_->split(options_.batch_size());
 }
 
 void StepRunner::fill(RunReport& report, double step_seconds) const {
@@ -287,7 +294,7 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   if (strategy_->ranks_share_state()) {
     report.memory_shared_bytes =
         report.parameter_bytes + report.optimizer_state_bytes;
-  } else if (options_.zero == ZeroStage::kNone) {
+  } else if (options_.zero() == ZeroStage::kNone) {
     report.optimizer_state_bytes *= world_.size();
   }
   std::set<int64_t> seen;

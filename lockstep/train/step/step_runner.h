@@ -29,7 +29,7 @@ namespace lockstep::train {
 /// Makes the steps of a run: a task's model, its optimizer and a strategy.
 class StepRunner {
  public:
-  /// Makes the model from options.seed and loads options.init_from or
+  /// Makes the model from options.seed() and loads options.init_from() or
   /// `resumed`. All ranks use the model of rank 0.
   StepRunner(Task& task, const TrainOptions& options, const ProcessGroup& world,
              const Plan& plan, const Resume* resumed = nullptr);

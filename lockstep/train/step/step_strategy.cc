@@ -17,12 +17,12 @@ class ShardedStep : public StepStrategy {
   StepResult step(const StepInput& input, PhaseTimes& phases) override {
     const TrainOptions& options = context_.options;
     const AutocastScope precision(device_type(context_.plan),
-                                  autocast_type(options.precision));
+                                  autocast_type(options.precision()));
     StepResult result = optimizer_.train_step(
         engine_, input.batch.inputs, input.batch.target,
         loss_of(engine_batch(input.batch)),
         step_options(input.batch)
-            .clip_grad_norm(options.clip_grad_norm)
+            .clip_grad_norm(options.clip_grad_norm())
             .loss_scale(input.loss_scale)
             .max_loss(input.max_loss)
             .verify_gradients(verifies_gradients(input.position.step)));
@@ -50,7 +50,7 @@ class ShardedStep : public StepStrategy {
 
   /// Returns true if step `step`, counted from 0, computes its gradients twice.
   bool verifies_gradients(int64_t step) const {
-    const int64_t every = context_.options.verify.gradients_every;
+    const int64_t every = context_.options.verify().gradients_every();
     return every > 0 && (step + 1) % every == 0;
   }
 };
@@ -84,13 +84,13 @@ class LocalStep : public ShardedStep {
     const ModuleHandle& model = context.parts.model;
     broadcast(context.world, model.parameters, 0);
     broadcast(context.world, model.buffers, 0);
-    return OuterStep(context.world, model, context.options.communication);
+    return OuterStep(context.world, model, context.options.communication());
   }
 
   /// Returns true if the ranks meet in the step at `position`.
   bool is_common(const Position& position) const {
     const int64_t done = position.step + 1;
-    return done % context_.options.communication.local_steps == 0 ||
+    return done % context_.options.communication().local_steps() == 0 ||
            done == position.total_steps;
   }
 

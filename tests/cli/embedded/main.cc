@@ -93,10 +93,10 @@ int main(int argc, char** argv) {
       });
   lockstep::train::TrainOptions defaults;
   if (const auto strategy = env("STRATEGY")) {
-    defaults.strategy = lockstep::train::parse_strategy(*strategy);
-    defaults.devices = lockstep::devices("2xcpu");
-    defaults.precision = lockstep::train::Precision::kBFloat16;
-    defaults.evaluation.enabled = false;
+    defaults.strategy(lockstep::train::parse_strategy(*strategy));
+    defaults.devices(lockstep::devices("2xcpu"));
+    defaults.precision(lockstep::train::Precision::kBFloat16);
+    defaults.evaluation().enabled(false);
   }
   return lockstep::train_main(argc, argv, trainer, defaults);
 }

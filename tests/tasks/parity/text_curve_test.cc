@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/run_training.h"
+#include "lockstep/train/run/run_training.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 
@@ -87,16 +87,16 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
                        .schedule = ScheduleKind::kConstant};
   RecordedTask task(options, folder.path("model"));
   train::TrainOptions run;
-  run.strategy = train::Strategy::kDataParallel;
-  run.devices = devices("2xcpu");
-  run.batch_size = 12;
-  run.epochs = 0;
-  run.max_steps = kSteps;
-  run.clip_grad_norm = 1;
-  run.loader.drop_last = true;
-  run.evaluation.enabled = false;
-  run.log.progress = false;
-  run.init_from = init_from;
+  run.strategy(train::Strategy::kDataParallel);
+  run.devices(devices("2xcpu"));
+  run.batch_size(12);
+  run.epochs(0);
+  run.max_steps(kSteps);
+  run.clip_grad_norm(1);
+  run.loader().drop_last(true);
+  run.evaluation().enabled(false);
+  run.log().progress(false);
+  run.init_from(init_from);
   train::run_training(task, run);
 
   if (!init_from.empty()) {

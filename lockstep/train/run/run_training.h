@@ -18,7 +18,7 @@ struct RunContext {
   /// or 0. If one rank stops, all ranks stop.
   std::function<int()> stop{};
   /// Called after another rank was lost. Sets context.world and
-  /// options.devices to new values, for which it may wait, as init_next()
+  /// options.devices() to new values, for which it may wait, as init_next()
   /// does. Returns false if the run can't continue.
   std::function<bool(RunContext& context, TrainOptions& options,
                      const std::string& why)>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/checkpoint/saved_state.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::train {
 

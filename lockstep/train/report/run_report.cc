@@ -8,6 +8,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/inspect/recorded_topology.h"
+#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_records.h"
 
 namespace lockstep::train {
 namespace {
@@ -188,7 +190,8 @@ void read_records(const json& object, RunReport& report) {
     report.environment = environment_from_json(value);
   });
   with("topology", [&](const json& value) {
-    report.topology = inspect::parse_topology(value.dump());
+    report.topology = std::make_shared<const inspect::Topology>(
+        inspect::parse_topology(value.dump()));
   });
 }
 

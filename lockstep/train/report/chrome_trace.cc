@@ -1,5 +1,3 @@
-#include "lockstep/train/chrome_trace.h"
-
 #include <algorithm>
 #include <cstdint>
 
@@ -9,6 +7,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/version.h"
+#include "lockstep/train/rank_trace.h"
 
 namespace lockstep::train {
 namespace {

@@ -49,6 +49,17 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks);
 std::vector<RankTrace> gather_typical_step(const ProcessGroup& world,
                                            RankTrace own);
 
+/// Returns the traces in the Trace Event Format, which Perfetto and
+/// chrome://tracing read. Each rank is a process, each of its lanes a thread,
+/// each span a complete event ("X"). Times are in microseconds since the first
+/// span. A span's index is in its `args`.
+nlohmann::ordered_json to_chrome_trace(const std::vector<RankTrace>& ranks);
+
+/// Writes the trace to a temporary file and renames it. Warns if spans were
+/// dropped. Throws IoError.
+void write_chrome_trace(const std::string& path,
+                        const std::vector<RankTrace>& ranks);
+
 nlohmann::json to_json(const RankTrace& trace);
 /// Reads what to_json() wrote. Throws IoError.
 RankTrace rank_trace_from_json(const nlohmann::json& json);
