@@ -23,8 +23,8 @@ constexpr auto kDeadline = std::chrono::seconds(60);
 
 ProcessGroupOptions options_of(const std::string& backend) {
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(100);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(100));
   return options;
 }
 

@@ -17,7 +17,7 @@ TEST(FirstStepLoss, ThatIsNoMeanIsRefused) {
       Mlp net;
       const DataParallel model(net, slices(2),
                                DataParallelOptions().shards(shards));
-      const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+      const auto sgd = optim::sgd(net->parameters(), 0.1);
       const std::string before = bytes_of(*net);
       const std::string text = text_of_error(
           [&] {

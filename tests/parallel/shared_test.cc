@@ -308,8 +308,9 @@ TEST_P(SharedOnRanks, IsWholeInAStep) {
                      [&](ProcessGroup world) {
                        DistributedDataParallel ddp(new_net(), world);
                        step(ddp, world);
-                       DataParallel dp(new_net(), slices(1),
-                                       DataParallelOptions().world(world));
+                       DataParallel dp(
+                           new_net(), slices(1),
+                           DataParallelOptions().process_group(world));
                        step(dp, world);
                      }),
             "");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/shared_memory_impl.h"
 
 namespace lockstep {
 namespace {
@@ -163,11 +165,12 @@ SharedMemory ShmBackend::share(size_t bytes, Timeout timeout) {
   // No rank may close the file of its segment before all ranks have opened it.
   group_.sync();
   own_segment->close_file();
-  SharedMemory memory(std::move(segments), std::move(sizes));
+  auto memory = std::make_shared<const SharedMemory::Impl>(
+      SharedMemory::Impl{std::move(segments), std::move(sizes)});
   std::erase_if(shared_,
                 [](const auto& each) { return each.second.expired(); });
-  shared_.emplace(++shares_, memory.impl_);
-  return memory;
+  shared_.emplace(++shares_, memory);
+  return SharedMemory(std::move(memory));
 }
 
 ShmBackend::Place ShmBackend::place_of(ConstBytes bytes) const {

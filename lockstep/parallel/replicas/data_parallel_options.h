@@ -56,7 +56,7 @@ struct DataParallelOptions {
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
   /// Ranks that share the work. Each computes its own shards in a step, and all
   /// get the same parameters. With several ranks, only train_step() works.
-  TORCH_ARG(ProcessGroup, world);
+  TORCH_ARG(ProcessGroup, process_group);
   /// Data that is partitioned over several ranks with a device each, in
   /// train_step(). Make the optimizer's state with make_state(), except for
   /// LibTorch's SGD, Adam and AdamW, which don't need that.

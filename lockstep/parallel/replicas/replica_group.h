@@ -12,7 +12,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/blocks.h"
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
 
@@ -46,7 +46,7 @@ class ReplicaGroup {
   int64_t shards() const { return shards_; }
   const ShardRange& own_shards() const { return own_shards_; }
   int64_t dim() const { return options_.dim(); }
-  int rank() const { return options_.world().rank(); }
+  int rank() const { return options_.process_group().rank(); }
   /// Returns the number of samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
   /// Describes a parameter whose bits differ between a replica and the

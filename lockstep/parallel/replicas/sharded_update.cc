@@ -164,7 +164,7 @@ std::vector<Tensor> ShardedUpdate::take_grads(
         OwnedGradient::take(std::move(grad), group_.parameters()[p]).release();
   }
   if (exchange_) {
-    verify_gradients(group_.options().world(), group_.original(),
+    verify_gradients(group_.options().process_group(), group_.original(),
                      group_.unique(), gradients);
   }
   return gradients;

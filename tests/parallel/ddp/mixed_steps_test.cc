@@ -151,8 +151,9 @@ TEST_P(MixedSteps, SumOfDataParallelIsThatOfDdp) {
   EXPECT_EQ(on_ranks(2,
                      [&](ProcessGroup world) {
                        const auto net = filled(std::make_shared<NetImpl>());
-                       DataParallel model(net, slices(2),
-                                          DataParallelOptions().world(world));
+                       DataParallel model(
+                           net, slices(2),
+                           DataParallelOptions().process_group(world));
                        for (const Program& program : programs(2)) {
                          model->zero_grad();
                          run(model, program, even, world);
