@@ -53,7 +53,7 @@ class CoalescedCalls {
 
   bool empty() const { return added_.empty(); }
 
- private:
+ protected:
   friend class ProcessGroup;
 
   explicit CoalescedCalls(const CallFactory& calls);
@@ -61,6 +61,7 @@ class CoalescedCalls {
   /// tensors of up to `small_bytes`.
   CollectiveCall join(size_t small_bytes) &&;
 
+ private:
   const CallFactory& calls_;
   std::vector<CollectiveCall> added_;
 };

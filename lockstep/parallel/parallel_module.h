@@ -18,18 +18,19 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
+#include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"
+#include "lockstep/parallel/module/replicate.h"  // IWYU pragma: export
 #include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 
 namespace lockstep {
 
 class Engine;
-class Worker;
 
 /// Keeps gradients on their rank during its lifetime.
 class NoSync {

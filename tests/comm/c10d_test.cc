@@ -69,7 +69,7 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
         Tensors tensors{torch::ones({3})};
         const Caught caught = caught_from([&] {
           c10d::AllreduceOptions options;
-          options.timeout(milliseconds(200));
+          options.timeout = milliseconds(200);
           c10d_backend(world)->allreduce(tensors, options)->wait();
         });
         given_up.set_value();
@@ -89,7 +89,7 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
       [&](const ProcessGroup& world) {
         const auto wait_for_all = [&](milliseconds timeout) {
           c10d::BarrierOptions options;
-          options.timeout(timeout);
+          options.timeout = timeout;
           c10d_backend(world)->monitoredBarrier(options, true);
         };
         for (int i = 0; i < 3; ++i) wait_for_all(std::chrono::seconds(60));
@@ -118,7 +118,7 @@ TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
       2,
       [&](const ProcessGroup& world) {
         c10d::BarrierOptions options;
-        options.timeout(milliseconds(world.rank() == 0 ? 200 : 60'000));
+        options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
         if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
         const Caught caught = caught_from(
             [&] { c10d_backend(world)->monitoredBarrier(options, false); });
@@ -127,7 +127,7 @@ TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
                     caught.names("Rank 1"),
                 caught.message);
         // Its late message is not taken for that of the next.
-        options.timeout(std::chrono::seconds(60));
+        options.timeout = std::chrono::seconds(60);
         c10d_backend(world)->monitoredBarrier(options, true);
       },
       options_of(GetParam()));

@@ -15,6 +15,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/module/replica.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/nets.h"
 

@@ -83,6 +83,11 @@ struct DataParallelOptions {
   TORCH_ARG(std::function<void(const std::vector<c10::IValue>&)>, on_shard);
 };
 
+/// Returns the index, over all ranks, of the shard of the batch that this
+/// thread works on: in a module's forward(), a loss function or a hook. Returns
+/// -1 elsewhere.
+int64_t current_shard();
+
 /// Seconds of the last step by phase. Where all devices work at once, the time
 /// of the slowest one. Phases follow one after another, so their sum is at most
 /// the time of the step.

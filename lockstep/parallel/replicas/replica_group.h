@@ -18,11 +18,6 @@
 
 namespace lockstep {
 
-/// Returns the index, over all ranks, of the shard of the batch that this
-/// thread works on: in a module's forward(), a loss function or a hook. Returns
-/// -1 elsewhere.
-int64_t current_shard();
-
 /// A module, its replicas and the threads that run them. A batch is cut into
 /// shards. Worker k runs a contiguous range of them, one after another.
 ///
