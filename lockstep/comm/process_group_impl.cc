@@ -130,7 +130,7 @@ std::string ProcessGroup::Impl::choose_backend(
   if ((name == "nccl") != (options_.device_type() == torch::kCUDA)) {
     throw InvalidArgument(
         "comm",
-        {.code = ErrorCode::kBackendUnsuitable,
+        {.code = ErrorCode::kBadOption,
          .what = fmt::format("backend {} does not work on {} tensors", name,
                              c10::DeviceTypeName(options_.device_type(), true)),
          .fix = "use nccl for cuda, shm or tcp for cpu"});
@@ -138,7 +138,7 @@ std::string ProcessGroup::Impl::choose_backend(
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
         "comm",
-        {.code = ErrorCode::kBackendUnsuitable,
+        {.code = ErrorCode::kBadOption,
          .what = "backend shm needs all ranks on one host",
          .expected = "one kernel, process and network namespace, and user",
          .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
@@ -234,7 +234,7 @@ std::string ProcessGroup::Impl::get(const std::string& key) const {
       const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
       if (!is_late && !is_broken && !control::is_attempt_over()) continue;
       throw CommError(
-          {.code = ErrorCode::kStoreTimeout,
+          {.code = ErrorCode::kCollectiveFailed,
            .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),

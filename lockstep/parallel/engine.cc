@@ -417,7 +417,7 @@ void Engine::set_synced(bool on) {
 
 void Engine::set_comm_hook(const CommHook& hook) {
   if (hook_) {
-    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
+    throw InvalidArgument("ddp", {.code = ErrorCode::kMisuse,
                                   .what = "there is a comm hook already",
                                   .fix = "register one, once"});
   }

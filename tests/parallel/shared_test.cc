@@ -351,7 +351,7 @@ TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {
       throw;
     }
   });
-  EXPECT_PRED2(contains, failure, "[foreign-leaf]");
+  EXPECT_PRED2(contains, failure, "[unsupported-graph]");
 }
 
 TEST_P(SharedOnRanks, AloneMayDifferInSizeFromTheBatch) {

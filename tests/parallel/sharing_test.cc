@@ -226,7 +226,7 @@ TEST_P(Sharing, RefusesAChangeThatWouldComeOnceForEachRank) {
     return;
   }
   EXPECT_PRED2(contains, failure, "'first.weight'");
-  EXPECT_PRED2(contains, failure, "[changed-while-shared]");
+  EXPECT_PRED2(contains, failure, "[parameter-written]");
 }
 
 TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {

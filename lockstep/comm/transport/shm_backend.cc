@@ -36,7 +36,7 @@ std::shared_ptr<const shm::Segment> open_common(
   const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = "what rank 0 put into the store is not the address of its "
                  "shared memory",
          .expected = fmt::format("{} bytes", sizeof(address)),
@@ -213,7 +213,7 @@ std::vector<std::span<std::byte>> ShmBackend::all_places(
     const Bytes segment = memory.segments[static_cast<size_t>(rank)]->bytes();
     if (offset > segment.size() || bytes > segment.size() - offset) {
       throw CommError(
-          {.code = ErrorCode::kSharedMemorySetup,
+          {.code = ErrorCode::kNoSharedMemory,
            .what = fmt::format("rank {} announced a tensor that is not in its "
                                "shared memory",
                                rank),

@@ -247,7 +247,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
     throw ParallelError(
         "parallel",
-        {.code = ErrorCode::kDoubleBackward,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "a DataParallel region can't be differentiated twice",
          .expected = "create_graph=false",
          .got = "create_graph=true",
@@ -257,7 +257,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (!region_) {
     throw ParallelError(
         "parallel",
-        {.code = ErrorCode::kBackwardTwice,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "backward through a DataParallel forward a second time, "
                  "after its graph was freed",
          .fix = "pass retain_graph=true to the first backward"});

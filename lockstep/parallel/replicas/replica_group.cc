@@ -94,7 +94,7 @@ void check_dense(const ModuleHandle& module) {
   for (const auto& [name, parameter] : module.parameters) {
     if (parameter.is_non_overlapping_and_dense()) continue;
     throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kDenseParameter,
+        "ddp", {.code = ErrorCode::kBadTensor,
                 .what = fmt::format("parameter '{}' is not dense", name),
                 .expected = "memory without holes and overlaps",
                 .got = fmt::format("shape {} with strides {}",
