@@ -10,7 +10,7 @@
 #include <torch/arg.h>
 #include <torch/types.h>
 
-#include "lockstep/optim/blocks.h"
+#include "lockstep/optim/block.h"
 
 namespace lockstep::optim {
 

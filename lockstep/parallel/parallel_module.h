@@ -35,12 +35,14 @@ class Engine;
 /// Keeps gradients on their rank during its lifetime.
 class NoSync {
  public:
-  explicit NoSync(std::shared_ptr<Engine> engine);
   ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
+  friend class ParallelModuleBase;
+  explicit NoSync(std::shared_ptr<Engine> engine);
+
   std::shared_ptr<Engine> engine_;
   bool was_synced_;
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "lockstep/optim/blocks.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {

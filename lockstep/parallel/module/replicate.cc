@@ -30,7 +30,7 @@ void to(torch::nn::Module& module, const Device& device) {
   for (Tensor& buffer : module.buffers()) move(buffer);
 }
 
-void check_on_device(const ModuleHandle& module, const Device& device) {
+void detail::check_on_device(const ModuleHandle& module, const Device& device) {
   const auto check = [&](const char* kind, const auto& named) {
     for (const auto& [name, tensor] : named) {
       const auto place = device_of(tensor);

@@ -21,15 +21,19 @@ std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
 /// slice of the host. Does not use the calling thread's random stream.
 void to(torch::nn::Module& module, const Device& device);
 
+namespace detail {
+
 /// Throws InvalidArgument unless every parameter and buffer is on `device`
 /// (host memory counts as being on every slice). The error names the first one
 /// that is not, where it is, and the call that fixes it.
 void check_on_device(const ModuleHandle& module, const Device& device);
 
+}  // namespace detail
+
 template <class M>
 std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
                                           const std::vector<Device>& devices) {
-  check_on_device(handle_of(original), devices.at(0));
+  detail::check_on_device(handle_of(original), devices.at(0));
   std::vector<std::shared_ptr<M>> replicas;
   for (const Device& device : devices) {
     auto copy = clone_as(*original);

@@ -345,7 +345,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
 void ReplicaGroup::read_original() {
   original_ = read_module_();
   identity_ = original_.identity();
-  check_on_device(original_, devices_[0]);
+  detail::check_on_device(original_, devices_[0]);
   parameters_.clear();
   unique_.clear();
   std::unordered_map<const void*, size_t> places;
@@ -420,7 +420,7 @@ void ReplicaGroup::begin(int64_t chunks) {
   // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
   follow_module();
-  check_on_device(original_, devices_[0]);
+  detail::check_on_device(original_, devices_[0]);
   if (original_.members) member_snapshot_ = original_.members();
   if (original_.buffers.empty()) return;
   const bool is_mean = options_.buffers() == Buffers::kMean;

@@ -13,6 +13,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
