@@ -36,6 +36,11 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
       .zero(SAYS(ZeroStage::kOptimizerState)).SAYS(verify_first_step(false)));
 }
 
+void save_script(DataParallel<torch::jit::Module> model, std::string path) {
+  SAYS(model->module().save(path));
+  SAYS(torch::jit::load(path));
+}
+
 void wrap_for_all_devices(std::shared_ptr<Net> module) {
   DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
                .SAYS(verify_first_step(false)));
