@@ -37,17 +37,38 @@ install(TARGETS ${targets} EXPORT lockstepTargets
 install(EXPORT lockstepTargets NAMESPACE lockstep::
         DESTINATION ${package_dir})
 
-# The public headers and the headers that they include. The rest is internal.
+# include/lockstep has the public headers. Other headers that these include are in
+# include/lockstep/detail. docs/decisions/0043-the-front-door.md
 set(headers_list ${CMAKE_CURRENT_LIST_DIR}/public_headers.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers_list})
-file(STRINGS ${headers_list} installed_headers REGEX "^lockstep/")
-foreach(header IN LISTS installed_headers)
-  cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${PROJECT_SOURCE_DIR}/${header}
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+file(STRINGS ${headers_list} lines REGEX "^(lockstep/|# \\[)")
+set(kind public)
+set(public_headers "")
+set(detail_headers "")
+foreach(line IN LISTS lines)
+  if(line MATCHES "^#")
+    set(kind detail)
+    continue()
+  endif()
+  # A build of the core has no layer for the other headers.
+  cmake_path(GET line PARENT_PATH layer)
+  string(REGEX REPLACE "^lockstep/?" "" layer ${layer})
+  string(REPLACE "/" "_" layer "${layer}")
+  if(layer IN_LIST layers OR line STREQUAL "lockstep/core.h" OR
+     (line STREQUAL "lockstep/lockstep.h" AND NOT LOCKSTEP_CORE_ONLY))
+    list(APPEND ${kind}_headers ${line})
+  endif()
 endforeach()
+install(CODE "
+  set(public_headers \"${public_headers}\")
+  set(detail_headers \"${detail_headers}\")
+  set(header_root \"${PROJECT_SOURCE_DIR}\")
+  set(header_staging \"${PROJECT_BINARY_DIR}/installed_headers\")
+  set(include_dir \"${CMAKE_INSTALL_INCLUDEDIR}\")
+  include(\"${CMAKE_CURRENT_LIST_DIR}/install_headers.cmake\")"
+  COMPONENT headers)
 install(FILES ${PROJECT_BINARY_DIR}/generated/lockstep/base/version.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base)
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/base COMPONENT headers)
 
 # In the package, lib/lockstep contains LibTorch (torch/) and, next to it as
 # LibTorch expects, the CUDA libraries that it needs (nvidia/).

@@ -11,10 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/exit_code.h"
-#include "lockstep/device/device.h"
-#include "lockstep/launch/failure/error_file.h"
+#include "lockstep/core.h"
 
 // Used by the small programs: checked arguments, --help, and errors on one
 // line.

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 out=$1
 mkdir -p "$out"
 
+# The public headers, and the public types in those that they include.
 mapfile -t headers < <(sed '/^# \[internal\]/,$d' cmake/public_headers.txt |
   grep '^lockstep/')
 {

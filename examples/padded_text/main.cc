@@ -62,7 +62,7 @@ void print_step(int step, double loss) {
 template <class Model>
 void make_steps(const Model& model, const ProcessGroup& world,
                 const Batch& batch) {
-  const auto sgd = optim::sgd(model->parameters(), {.lr = 0.5});
+  const auto sgd = optim::sgd(model->parameters(), 0.5);
   const int64_t rows = batch.ids.size(0) / world.size();
   const Tensor ids = batch.ids.narrow(0, world.rank() * rows, rows);
   const Tensor targets = batch.targets.narrow(0, world.rank() * rows, rows);

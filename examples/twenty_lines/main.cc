@@ -7,7 +7,7 @@ int main() {
   auto net = lockstep::models::make({.name = "resnet18"});
   net->to(lockstep::torch_device(devices.front()));
   auto model = lockstep::DataParallel(net, devices);
-  auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.02});
+  auto sgd = lockstep::optim::sgd(model->parameters(), 0.02);
   auto loss = [](torch::Tensor logits, torch::Tensor labels) {
     return torch::nn::functional::cross_entropy(logits, labels);
   };

@@ -15,15 +15,15 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void refuse(const char* what) {
-  throw InvalidArgument("digest", {.code = ErrorCode::kCryptography,
-                                   .what = what,
-                                   .fix = "start a new one"});
+  throw InvalidArgument(
+      "digest",
+      {.code = ErrorCode::kMisuse, .what = what, .fix = "start a new one"});
 }
 
 void check(int result, const char* name) {
   if (result == 1) return;
   throw InvalidArgument("digest",
-                        {.code = ErrorCode::kCryptography,
+                        {.code = ErrorCode::kNotInBuild,
                          .what = fmt::format("OpenSSL has no {}", name),
                          .fix = "check its configuration (OPENSSL_CONF)"});
 }

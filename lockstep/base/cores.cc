@@ -176,7 +176,7 @@ const std::vector<int>& allowed_cores() {
 
 void pin_thread(const std::vector<int>& cores) {
   if (cores.empty()) {
-    throw IoError({.code = ErrorCode::kCoreBinding,
+    throw IoError({.code = ErrorCode::kDeviceFailed,
                    .what = "can't pin a thread to no core at all"});
   }
   const auto [least, most] = std::minmax_element(cores.begin(), cores.end());
@@ -190,7 +190,7 @@ void pin_thread(const std::vector<int>& cores) {
     if (::sched_setaffinity(0, mask.bytes, mask.set.get()) == 0) return;
     code = errno;
   }
-  throw IoError({.code = ErrorCode::kCoreBinding,
+  throw IoError({.code = ErrorCode::kDeviceFailed,
                  .what = fmt::format("can't pin a thread to cores {}: {}",
                                      fmt::join(cores, ", "),
                                      std::generic_category().message(code)),

@@ -6,7 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/error_code.h"
+#include "lockstep/base/error_code.h"  // IWYU pragma: export
+#include "lockstep/base/exit_code.h"   // IWYU pragma: export
 
 namespace lockstep {
 

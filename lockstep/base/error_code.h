@@ -17,14 +17,11 @@ enum class ErrorCode {
   kFileTooLarge,
   /// There is not enough memory, on a device or in shared memory.
   kOutOfMemory,
-  /// This process can open no more files or map no more memory.
+  /// This process can open no more files, map no more memory or start no more
+  /// threads.
   kOutOfResources,
-  /// The system can't start another thread.
-  kThreadStart,
-  /// A program can't be started.
+  /// A program can't be started, or failed.
   kProcessStart,
-  /// The cryptographic library lacks a function or failed.
-  kCryptography,
   /// A signal ended the work before it was complete.
   kInterrupted,
   /// A function was called in a way that its contract excludes.
@@ -37,74 +34,58 @@ enum class ErrorCode {
   /// There is no model, dataset, backend, strategy, collective or category of
   /// that name.
   kUnknownName,
-  /// An environment variable has a value that can't be used.
+  /// An environment variable has a value that can't be used, or is not set.
   kBadVariable,
-  /// An environment variable that is needed is not set.
-  kMissingVariable,
-  /// This build does not include the requested part (CUDA, NCCL).
+  /// This build, or the cryptographic library, does not include the requested
+  /// part (CUDA, NCCL, a digest).
   kNotInBuild,
   /// The inputs do not fit together, or can't be cut along the batch
   /// dimension.
   kBadBatch,
-  /// A model can't take inputs of that shape.
-  kBadModelInput,
-  /// A tensor's device, layout, type or size does not suit the operation.
+  /// A tensor's device, layout, type or size does not suit the operation or the
+  /// model.
   kBadTensor,
   /// A rank or a root is outside of the group, or a list of ranks names the
   /// same rank twice.
   kBadRank,
   /// The optimizer can't be used with these parameters.
   kBadOptimizer,
-  /// The loss function did not return a scalar with a graph.
+  /// The loss function did not return a scalar with a graph, or the loss of a
+  /// batch is not the mean of its shards' losses.
   kBadLoss,
-  /// The loss of a batch is not the mean of its shards' losses.
-  kLossNotMean,
   /// The losses of a batch have a total weight of 0.
   kEmptyBatch,
 
   // Devices.
   /// The machine has no such device, or this process may not use it.
   kNoSuchDevice,
-  /// A device is named twice.
-  kDuplicateDevice,
   /// Tensors that must be on one device, or on one kind of device, are not.
   kMixedDevices,
   /// Data that is copied between two devices arrives changed, or not at all.
   kBadLink,
-  /// A device's own software reported an error.
+  /// A device's own software reported an error, or a thread can't be bound to
+  /// the device's cores.
   kDeviceFailed,
-  /// A thread can't be bound to its cores.
-  kCoreBinding,
-  /// A task of a device's worker would wait for the same worker.
-  kWorkerDeadlock,
 
   // Data, models and checkpoints.
-  /// A dataset's file is truncated or has invalid content.
+  /// A file that is read (a dataset, JSON, safetensors, a report) is truncated
+  /// or does not follow its format.
   kMalformedData,
   /// A file can't be downloaded: the server can't be reached, is not trusted,
   /// refuses it, or sent something else.
   kDownloadFailed,
-  /// A safetensors file does not follow the format, or holds a type that can't
-  /// be loaded.
-  kMalformedSafetensors,
-  /// A JSON file does not follow the format, or lacks a required value.
-  kMalformedJson,
-  /// A model's description asks for more parameters than allowed.
-  kModelTooLarge,
   /// There is no checkpoint, or no complete one, at that path.
   kCheckpointMissing,
-  /// A checkpoint was changed after it was written, or contradicts itself.
+  /// A checkpoint was changed after it was written, contradicts itself, or has
+  /// a
+  /// format that this version does not read.
   kCheckpointDamaged,
-  /// A checkpoint has a format that this version does not read.
-  kCheckpointVersion,
   /// A checkpoint could not be written.
   kCheckpointNotSaved,
   /// A state dict, an optimizer's state or a snapshot does not fit the model.
   kStateMismatch,
   /// The run to resume and the content of its folder contradict each other.
   kResumeConflict,
-  /// A checkpoint does not name the dataset that it was trained on.
-  kUnknownDataset,
 
   // Ranks and their collectives.
   /// The ranks can't connect to each other.
@@ -112,22 +93,14 @@ enum class ErrorCode {
   /// Ranks called different collectives, or with sizes that do not match.
   kCallsDiffer,
   /// A collective or message did not complete: a rank ended, stalled or
-  /// aborted, or it timed out.
+  /// aborted, or it timed out. Or a collective under test returned wrong data.
   kCollectiveFailed,
-  /// An operation timed out behind a callback in the queue.
-  kQueueTimeout,
   /// Ranks disagree about the samples of a batch.
   kSamplesDiffer,
   /// Parameters, their shapes or their gradients differ between ranks.
   kParametersDiffer,
-  /// The backend does not work with these devices or hosts.
-  kBackendUnsuitable,
-  /// These ranks share no memory.
+  /// These ranks share no memory, or can't set it up.
   kNoSharedMemory,
-  /// The ranks of a host can't set up their shared memory.
-  kSharedMemorySetup,
-  /// A collective under test returned wrong data.
-  kWrongData,
 
   // The parallel engine.
   /// A replica threw an exception; the message includes its text.
@@ -138,76 +111,47 @@ enum class ErrorCode {
   kNotCloneable,
   /// A replica does not compute the same as the module it was made from.
   kReplicaDiffers,
-  /// The module was changed in a way that can't be followed.
+  /// The module was changed in a way that can't be followed, such as a frozen
+  /// parameter that is now trained.
   kModuleChanged,
-  /// A forward wrote to a parameter.
+  /// A forward wrote to a parameter, or a parameter was written to while all
+  /// ranks share its memory.
   kParameterWritten,
-  /// A parameter is not dense.
-  kDenseParameter,
-  /// A gradient is sparse.
-  kSparseGradient,
-  /// The backward of a parallel region can't be differentiated.
-  kDoubleBackward,
-  /// A graph that was freed can't be used for another backward.
-  kBackwardTwice,
-  /// A tensor that every shard's loss uses has a hook.
-  kHookedLeaf,
-  /// The loss of several ranks depends on a tensor outside of the module.
-  kForeignLeaf,
-  /// A parameter was written to while all ranks share its memory.
-  kChangedWhileShared,
+  /// The loss or its backward needs what can't be computed on several devices
+  /// or ranks: a second derivative, a second backward, a pass within another
+  /// one, a hook on a tensor that all shards use, or a tensor outside of the
+  /// module.
+  kUnsupportedGraph,
 
   // DistributedDataParallel.
-  /// The module has no parameter that requires a gradient.
-  kNothingToTrain,
   /// Parameters got no gradient in a backward.
   kUnusedParameters,
   /// A parameter got several gradients in one backward.
   kRepeatedGradient,
-  /// A parameter that was frozen when the module was wrapped is now trained.
-  kFrozenParameter,
-  /// A forward or backward of a DDP model ran inside another backward of it.
-  kNestedPass,
-  /// Gradients of this rank only and sums over the ranks were accumulated
-  /// together.
-  kMixedAccumulation,
   /// A rank ran out of inputs, or join() was called where it is not allowed.
   kUnevenInputs,
-  /// A comm hook broke its contract, or a hook is already registered.
-  kCommHook,
   /// An earlier step failed, so that the ranks may differ.
   kFailedBefore,
 
   // Launching, the job's store and its agents.
   /// The nodes of the job did not find each other, or do not agree.
   kRendezvousFailed,
-  /// The memory that the agent shares with its workers can't be used.
-  kControlBlock,
   /// No socket can listen at that address.
   kCannotListen,
   /// The job's store can't be reached, has ended, or does not answer in time.
   kStoreUnreachable,
-  /// A value that another rank should put into the store did not arrive in
-  /// time.
-  kStoreTimeout,
   /// The job's store refused a request or a client.
   kStoreRefused,
-  /// The job's store runs another version of Lockstep.
-  kStoreVersion,
-  /// A message of the store does not follow the protocol.
+  /// A message of the store does not follow the protocol, or the store runs
+  /// another version of Lockstep.
   kStoreProtocol,
-  /// The job's secret is missing, can't be read, or can be read by others.
+  /// The job's secret is missing, can't be read, can be read by others, or
+  /// differs between the two ends of a connection.
   kBadSecret,
-  /// The two ends of a connection know different secrets.
-  kWrongSecret,
 
   // Runs and their reports.
   /// A loss, a gradient or a parameter is not finite.
   kNotFinite,
-  /// A process that was started for a measurement failed.
-  kPeerProcess,
-  /// A rank's report about a run can't be read.
-  kMalformedReport,
 };
 
 /// Returns the name that messages, error files and docs/errors.md use, such as

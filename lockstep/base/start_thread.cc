@@ -13,7 +13,7 @@ std::thread start_thread(const char* component, const std::string& purpose,
     return std::thread(std::move(task));
   } catch (const std::system_error& error) {
     throw Error(component,
-                {.code = ErrorCode::kThreadStart,
+                {.code = ErrorCode::kOutOfResources,
                  .what = "can't start a thread for " + purpose,
                  .got = error.code().message(),
                  .fix = "raise the limit on threads (ulimit -u, the "

@@ -22,7 +22,7 @@ using nlohmann::json;
                               std::string got) {
   constexpr size_t kLongest = 200;
   if (got.size() > kLongest) got = got.substr(0, kLongest) + "...";
-  fail_with(limits, {.code = ErrorCode::kMalformedJson,
+  fail_with(limits, {.code = ErrorCode::kMalformedData,
                      .what = path + " holds what is not JSON",
                      .got = printable_ascii(std::move(got)),
                      .fix = "the file is damaged or of another kind"});
@@ -104,7 +104,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    fail_with(limits_, {.code = ErrorCode::kMalformedJson,
+    fail_with(limits_, {.code = ErrorCode::kMalformedData,
                         .what = fmt::format("{}: its JSON {}", path_, what)});
   }
 

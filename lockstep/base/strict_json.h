@@ -23,7 +23,7 @@ struct JsonLimits {
   void (*fail)(const Problem& problem) = nullptr;  ///< throws
 };
 
-/// Parses `text`, the content of the file at `path`. Fails with kMalformedJson
+/// Parses `text`, the content of the file at `path`. Fails with kMalformedData
 /// if it is not JSON, and for input that nlohmann-json accepts silently or at
 /// great cost: a key given twice, nesting or lists beyond `limits`, and text
 /// after a zero byte.

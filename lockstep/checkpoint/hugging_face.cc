@@ -100,7 +100,7 @@ class Config {
   [[noreturn]] void refuse(const char* key, const std::string& expected,
                            const json& got) const {
     throw CheckpointError(
-        {.code = ErrorCode::kMalformedJson,
+        {.code = ErrorCode::kMalformedData,
          .what = fmt::format("{}: '{}' can't be loaded", path_, key),
          .expected = expected,
          .got = brief(got),
@@ -180,7 +180,7 @@ std::set<std::string> weight_files(const std::string& folder) {
   const std::string path = folder + "/" + kIndex;
   const json index = read_json(path, kLargestIndex);
   const auto refuse = [&](const std::string& got) {
-    throw CheckpointError({.code = ErrorCode::kMalformedJson,
+    throw CheckpointError({.code = ErrorCode::kMalformedData,
                            .what = path + " has no usable weight_map",
                            .expected = "names of files in this folder",
                            .got = got});

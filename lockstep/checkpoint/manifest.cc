@@ -227,7 +227,7 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
     throw CheckpointError(
-        {.code = ErrorCode::kCheckpointVersion,
+        {.code = ErrorCode::kCheckpointDamaged,
          .what = path + " is of another version of the format",
          .expected = fmt::format("{}", kFormatVersion),
          .got = fmt::format("{}", version)});

@@ -75,7 +75,7 @@ void refuse_torch_save(const std::string& path, const InputFile& file) {
   const bool is_pickle = begin[0] == 0x80 && begin[1] >= 2 && begin[1] <= 5;
   if (!is_zip && !is_pickle) return;
   throw CheckpointError(
-      {.code = ErrorCode::kMalformedSafetensors,
+      {.code = ErrorCode::kMalformedData,
        .what = path + " is no safetensors file",
        .expected = "tensors only, as the Python package safetensors saves them",
        .got = fmt::format("a file of torch.save ({})",
@@ -90,7 +90,7 @@ void refuse_torch_save(const std::string& path, const InputFile& file) {
 std::string read_header(const std::string& path, const InputFile& file) {
   uint64_t length = 0;
   if (file.bytes() < kPrefixBytes) {
-    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+    throw CheckpointError({.code = ErrorCode::kMalformedData,
                            .what = path + " is too short",
                            .expected = "8 bytes and a header",
                            .got = fmt::format("{} bytes", file.bytes())});
@@ -99,7 +99,7 @@ std::string read_header(const std::string& path, const InputFile& file) {
   refuse_torch_save(path, file);
   if (length > kMaxSafeTensorsHeader) {
     throw CheckpointError(
-        {.code = ErrorCode::kMalformedSafetensors,
+        {.code = ErrorCode::kMalformedData,
          .what = path + ": the header's length can't be right",
          .expected = fmt::format("at most {} bytes", kMaxSafeTensorsHeader),
          .got = fmt::format("{}", length),
@@ -107,7 +107,7 @@ std::string read_header(const std::string& path, const InputFile& file) {
   }
   if (length > file.bytes() - kPrefixBytes) {
     throw CheckpointError(
-        {.code = ErrorCode::kMalformedSafetensors,
+        {.code = ErrorCode::kMalformedData,
          .what = path + " ends within its header",
          .expected = fmt::format("{} bytes of header", length),
          .got = fmt::format("{}", file.bytes() - kPrefixBytes)});
@@ -141,7 +141,7 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
   if (entry.dtype == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(),
                   [](std::byte value) { return value > std::byte{1}; })) {
-    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+    throw CheckpointError({.code = ErrorCode::kMalformedData,
                            .what = fmt::format("{}: tensor {} of type BOOL",
                                                path, quote(entry.name)),
                            .expected = "bytes 0 and 1",

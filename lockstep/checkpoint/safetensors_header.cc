@@ -40,7 +40,7 @@ constexpr std::array<DtypeName, 10> kDtypes{{{"F64", torch::kFloat64},
                                 const std::string& expected,
                                 const std::string& got) {
   throw CheckpointError(
-      {.code = ErrorCode::kMalformedSafetensors,
+      {.code = ErrorCode::kMalformedData,
        .what = fmt::format("{}: tensor {} {}", path, quote(name), what),
        .expected = expected,
        .got = got});
@@ -145,7 +145,7 @@ std::map<std::string, std::string> read_metadata(const std::string& path,
                                                  const json& object) {
   std::map<std::string, std::string> metadata;
   if (!object.is_object()) {
-    throw CheckpointError({.code = ErrorCode::kMalformedSafetensors,
+    throw CheckpointError({.code = ErrorCode::kMalformedData,
                            .what = path + ": bad __metadata__",
                            .expected = "an object of strings",
                            .got = brief(object)});
@@ -153,7 +153,7 @@ std::map<std::string, std::string> read_metadata(const std::string& path,
   for (const auto& [key, value] : object.items()) {
     if (!value.is_string()) {
       throw CheckpointError(
-          {.code = ErrorCode::kMalformedSafetensors,
+          {.code = ErrorCode::kMalformedData,
            .what = fmt::format("{}: bad __metadata__ {}", path, quote(key)),
            .expected = "a string",
            .got = brief(value)});
@@ -192,7 +192,7 @@ void check_coverage(const std::string& path,
   }
   if (covered != data_bytes) {
     throw CheckpointError(
-        {.code = ErrorCode::kMalformedSafetensors,
+        {.code = ErrorCode::kMalformedData,
          .what = path + ": there are bytes that no tensor accounts for",
          .expected = fmt::format("{} bytes of data", covered),
          .got = fmt::format("{}", data_bytes)});
@@ -260,7 +260,7 @@ SafeTensorsHeader parse_safetensors_header(const std::string& path,
   // JSON allows spaces or a byte order mark here, the format does not.
   if (!root.is_object() || !text.starts_with('{')) {
     throw CheckpointError(
-        {.code = ErrorCode::kMalformedSafetensors,
+        {.code = ErrorCode::kMalformedData,
          .what = path + ": bad header",
          .expected = "a JSON object from its first byte on",
          .got = root.is_object() ? "something before it" : brief(root)});

@@ -106,7 +106,7 @@ void run(const BenchFlags& flags) {
     if (!flags.json.empty()) train::write_json(flags.json, to_json(result));
   }
   if (result.wrong() == 0) return;
-  throw Error("bench", {.code = ErrorCode::kWrongData,
+  throw Error("bench", {.code = ErrorCode::kCollectiveFailed,
                         .what = "a collective gave wrong data",
                         .expected = "no wrong elements",
                         .got = std::to_string(result.wrong())});

@@ -24,7 +24,7 @@ namespace {
 struct CheckFlags {
   DeviceFlags devices;
   int rounds = 1;
-  double timeout_s = LinkCheckOptions{}.timeout_s;
+  double timeout_s = LinkCheckOptions().timeout_s();
   bool as_json = false;
   bool is_full = false;
   std::string report;
@@ -86,7 +86,8 @@ void check(const CheckFlags& flags) {
   }
   const std::vector<Link> links = links_between(devices);
   const auto findings = check_links_in_child(
-      links, {.rounds = flags.rounds, .timeout_s = flags.timeout_s});
+      links,
+      LinkCheckOptions().rounds(flags.rounds).timeout_s(flags.timeout_s));
   if (flags.as_json) {
     print_json(links, findings);
   } else {

@@ -52,12 +52,12 @@ void add_check_links(CLI::App& app) {
       ->required();
   command->add_option("--slices", flags->slices, "that the host is cut into")
       ->check(whole_number(1));
-  command->add_option("--sizes", flags->options.sizes, "bytes, by commas")
+  command->add_option("--sizes", flags->options.sizes(), "bytes, by commas")
       ->delimiter(',')
       ->check(whole_number(8, int64_t{1} << 32));
-  command->add_option("--rounds", flags->options.rounds, "of all copies")
+  command->add_option("--rounds", flags->options.rounds(), "of all copies")
       ->check(whole_number(1));
-  add_number(*command, "--timeout", flags->options.timeout_s, "s a copy")
+  add_number(*command, "--timeout", flags->options.timeout_s(), "s a copy")
       ->check(number(0, Bound::kExcluded));
   command->callback([flags] {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -72,7 +72,7 @@ void write_tensorboard(const ReportFlags& flags,
 void write_trace(const ReportFlags& flags, const report::ComparedRun& run) {
   if (flags.trace.empty()) return;
   if (run.time_line.empty()) {
-    throw IoError({.code = ErrorCode::kMalformedReport,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = run_file(flags.runs[0]) + " has no time line",
                    .expected = "a run of this version, of two steps or more",
                    .fix = "train with --trace"});

@@ -24,7 +24,6 @@ class CoalescedCalls {
   using Tensors = std::vector<torch::Tensor>;
   using ReduceOp = c10d::ReduceOp;
 
-  explicit CoalescedCalls(const CallFactory& calls);
   ~CoalescedCalls();
   CoalescedCalls(const CoalescedCalls&) = delete;
   CoalescedCalls& operator=(const CoalescedCalls&) = delete;
@@ -53,6 +52,11 @@ class CoalescedCalls {
   void barrier();
 
   bool empty() const { return added_.empty(); }
+
+ protected:
+  friend class ProcessGroup;
+
+  explicit CoalescedCalls(const CallFactory& calls);
   /// Returns one call that makes all the added calls. Joins all-reduces of
   /// tensors of up to `small_bytes`.
   CollectiveCall join(size_t small_bytes) &&;

@@ -76,7 +76,7 @@ std::string launcher_text(const std::string& name,
                           const std::string& launcher) {
   if (auto value = env(name)) return *value;
   throw InvalidArgument(
-      "env", {.code = ErrorCode::kMissingVariable,
+      "env", {.code = ErrorCode::kBadVariable,
               .what = "the variable " + name + " is missing",
               .expected = "all that " + launcher + " sets",
               .fix = "start the ranks with `lockstep run`, torchrun, srun or "

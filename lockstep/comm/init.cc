@@ -32,7 +32,7 @@ ProcessGroup init(const ProcessGroupOptions& options) {
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("lockstep/world {} of {}",
                   next_group_number(environment.run_id), environment.run_id),
-      connect_store(environment, options.timeout));
+      connect_store(environment, options.timeout()));
   return ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
       std::move(store), environment.rank, environment.world_size,
       environment.master_addr, options));

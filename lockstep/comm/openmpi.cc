@@ -29,7 +29,7 @@ std::string address_of_mpirun() {
     return address;
   }
   throw InvalidArgument(
-      "env", {.code = ErrorCode::kMissingVariable,
+      "env", {.code = ErrorCode::kBadVariable,
               .what = "the ranks are on several hosts and nothing says where "
                       "rank 0 is",
               .expected = fmt::format("MASTER_ADDR, or an address in {}", kUri),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <torch/arg.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/types.h>
@@ -17,24 +18,29 @@
 #include "lockstep/comm/work.h"
 #include "lockstep/device/links/bad_links.h"
 
+namespace c10d {
+class Backend;
+}
+
 namespace lockstep {
 
 class Transport;
 
 using ReduceOp = c10d::ReduceOp;
 
-/// Options for the connection between ranks.
+/// Options for the connection between ranks, as in
+/// `ProcessGroupOptions().backend("tcp")`.
 struct ProcessGroupOptions {
   /// "auto", "shm", "tcp" or "nccl". "auto" is nccl for GPUs. On CPU it is shm
   /// if the ranks find that all of them are on one host, and tcp otherwise.
   /// "gloo" is the former name of tcp.
-  std::string backend = "auto";
+  TORCH_ARG(std::string, backend) = "auto";
   /// Limit of each wait, for the other ranks to arrive and for each collective.
-  std::chrono::milliseconds timeout{300'000};
+  TORCH_ARG(std::chrono::milliseconds, timeout){300'000};
   /// Device type of the ranks' tensors.
-  torch::DeviceType device_type = torch::kCPU;
+  TORCH_ARG(torch::DeviceType, device_type) = torch::kCPU;
   /// nccl: action to take if copies between this host's GPUs arrive corrupted.
-  BadLinks bad_links = BadLinks::kStage;
+  TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
 };
 
 /// The ranks of a job, or some of them, and their collective operations. Copies
@@ -180,14 +186,14 @@ class ProcessGroup {
   /// `reason`, if the backend supports that.
   void abort(const std::string& reason) const noexcept;
 
-  /// The connection of this group, for adapters such as c10d_backend(). Its
-  /// calls and those above run in the order in which they are made.
-  const std::shared_ptr<Transport>& transport() const;
-
   class Impl;
   explicit ProcessGroup(std::shared_ptr<const Impl> impl);
 
  private:
+  friend c10::intrusive_ptr<c10d::Backend> c10d_backend(
+      const ProcessGroup& group);
+  const std::shared_ptr<Transport>& transport() const;
+
   std::shared_ptr<const Impl> impl_;
 };
 

@@ -88,13 +88,13 @@ ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                          const ProcessGroupOptions& options)
     : rank(the_rank),
       size(the_size),
-      timeout(options.timeout),
+      timeout(options.timeout()),
       store(c10::make_intrusive<GroupStore>(std::move(the_store),
-                                            options.timeout)),
+                                            options.timeout())),
       master_addr_(std::move(master_addr)),
       options_(options) {
-  if (options_.backend == "gloo") {
-    options_.backend = "tcp";
+  if (options_.backend() == "gloo") {
+    options_.backend("tcp");
     if (rank == 0) {
       log_warning("comm", "the backend gloo is called tcp now; use tcp");
     }
@@ -114,12 +114,12 @@ ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
 
 std::string ProcessGroup::Impl::choose_backend(
     const std::vector<std::string>& places) const {
-  std::string name = options_.backend;
+  std::string name = options_.backend();
   const bool is_one_host = local_size == size;
   if (name == "auto") {
-    name = options_.device_type == torch::kCUDA ? "nccl"
-           : is_one_host                        ? "shm"
-                                                : "tcp";
+    name = options_.device_type() == torch::kCUDA ? "nccl"
+           : is_one_host                          ? "shm"
+                                                  : "tcp";
   }
   if (name != "shm" && name != "tcp" && name != "nccl") {
     throw InvalidArgument("comm", {.code = ErrorCode::kUnknownName,
@@ -127,18 +127,18 @@ std::string ProcessGroup::Impl::choose_backend(
                                    .expected = "auto, shm, tcp or nccl",
                                    .got = name});
   }
-  if ((name == "nccl") != (options_.device_type == torch::kCUDA)) {
+  if ((name == "nccl") != (options_.device_type() == torch::kCUDA)) {
     throw InvalidArgument(
         "comm",
-        {.code = ErrorCode::kBackendUnsuitable,
+        {.code = ErrorCode::kBadOption,
          .what = fmt::format("backend {} does not work on {} tensors", name,
-                             c10::DeviceTypeName(options_.device_type, true)),
+                             c10::DeviceTypeName(options_.device_type(), true)),
          .fix = "use nccl for cuda, shm or tcp for cpu"});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
         "comm",
-        {.code = ErrorCode::kBackendUnsuitable,
+        {.code = ErrorCode::kBadOption,
          .what = "backend shm needs all ranks on one host",
          .expected = "one kernel, process and network namespace, and user",
          .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
@@ -157,7 +157,7 @@ void ProcessGroup::Impl::connect(const std::string& backend_name) {
       connect_host(local_size == size ? "shm" : "tcp",
                    c10::make_intrusive<c10d::PrefixStore>("host", store));
   transport = std::make_shared<NcclTransport>(
-      make_nccl_backend(store, rank, size, timeout), options_.device_type,
+      make_nccl_backend(store, rank, size, timeout), options_.device_type(),
       timeout);
 }
 
@@ -180,7 +180,7 @@ void ProcessGroup::Impl::avoid_bad_links() const {
   std::string found;
   if (local_rank == 0 && local_size > 1) {
     const std::vector<Device> gpus = devices("cuda");
-    guard_links(gpus, options_.bad_links);
+    guard_links(gpus, options_.bad_links());
     for (const Link& link : links_between(gpus)) {
       if (chosen_path(link) == CopyPath::kStaged) found = "bad";
     }
@@ -234,7 +234,7 @@ std::string ProcessGroup::Impl::get(const std::string& key) const {
       const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
       if (!is_late && !is_broken && !control::is_attempt_over()) continue;
       throw CommError(
-          {.code = ErrorCode::kStoreTimeout,
+          {.code = ErrorCode::kCollectiveFailed,
            .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),

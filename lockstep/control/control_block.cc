@@ -81,7 +81,7 @@ ControlBlock ControlBlock::open(const std::string& text) {
                         numbers[4] < block.header().workers;
   if (!is_valid) {
     throw CommError(
-        {.code = ErrorCode::kControlBlock,
+        {.code = ErrorCode::kBadVariable,
          .what = std::string(kAgentVariable) + " leads to no control block",
          .expected = "an agent of this version of Lockstep",
          .got = text});

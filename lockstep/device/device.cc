@@ -167,7 +167,7 @@ void check_twice(const std::vector<Device>& list) {
   for (const Device& device : list) {
     if (!seen.insert(device).second) {
       throw DeviceError(
-          {.code = ErrorCode::kDuplicateDevice,
+          {.code = ErrorCode::kBadOption,
            .what = fmt::format("{} is named twice", device.name()),
            .expected = "each device once",
            .got = join_names(list),

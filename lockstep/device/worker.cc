@@ -91,7 +91,7 @@ class Worker::Impl {
   void start(std::function<void()> task) {
     refuse_own_thread("start");
     if (state_.load(std::memory_order_acquire) != kIdle) {
-      throw DeviceError({.code = ErrorCode::kWorkerDeadlock,
+      throw DeviceError({.code = ErrorCode::kMisuse,
                          .what = device_.name() + " is still at a task",
                          .fix = "wait() for it before the next start()"});
     }
@@ -179,7 +179,7 @@ class Worker::Impl {
   void refuse_own_thread(const char* call) const {
     if (!is_current_thread()) return;
     throw DeviceError(
-        {.code = ErrorCode::kWorkerDeadlock,
+        {.code = ErrorCode::kMisuse,
          .what = fmt::format("{}() on the worker of {} was called by a task "
                              "of that worker, which would never return",
                              call, device_.name()),
@@ -223,7 +223,7 @@ void run_all(const std::vector<std::unique_ptr<Worker>>& workers,
   for (const auto& worker : workers) {
     if (!worker->is_current_thread()) continue;
     throw DeviceError(
-        {.code = ErrorCode::kWorkerDeadlock,
+        {.code = ErrorCode::kMisuse,
          .what = fmt::format("run_all() was called by a task that runs on {}, "
                              "one of the workers it would wait for",
                              worker->device().name()),

@@ -35,7 +35,7 @@ torch::Tensor Cnn::forward(const torch::Tensor& x) {
       x.size(2) < kSmallestSide || x.size(3) < kSmallestSide) {
     throw InvalidArgument(
         "models",
-        {.code = ErrorCode::kBadModelInput,
+        {.code = ErrorCode::kBadTensor,
          .what = "cnn can't take this input",
          .expected = fmt::format("images (N, {1}, height, width) of {0}x{0} "
                                  "pixels or more",

@@ -29,7 +29,7 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
   auto y = x.dim() > 2 ? x.flatten(1) : x;
   if (y.dim() != 2 || y.size(1) != spec_.in_features) {
     throw InvalidArgument(
-        "models", {.code = ErrorCode::kBadModelInput,
+        "models", {.code = ErrorCode::kBadTensor,
                    .what = "mlp can't take this input",
                    .expected = fmt::format("(N, ...) with {} values a sample",
                                            spec_.in_features),

@@ -28,7 +28,7 @@ void ParameterBudget::spend(std::initializer_list<int64_t> shape) {
   }
   if (left < 1 || --current->tensors_ < 0) {
     throw InvalidArgument(
-        "models", {.code = ErrorCode::kModelTooLarge,
+        "models", {.code = ErrorCode::kBadOption,
                    .what = "the model has more parameters than it may have"});
   }
   current->elements_ -= count;

@@ -81,7 +81,7 @@ ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
 torch::Tensor ResNet::forward(const torch::Tensor& x) {
   if (x.dim() != 4 || x.size(1) != spec_.channels) {
     throw InvalidArgument(
-        "models", {.code = ErrorCode::kBadModelInput,
+        "models", {.code = ErrorCode::kBadTensor,
                    .what = spec_.name + " can't take this input",
                    .expected = fmt::format("images (N, {}, height, width)",
                                            spec_.channels),

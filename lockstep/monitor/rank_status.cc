@@ -66,7 +66,7 @@ class Reader {
   }
 
   [[noreturn]] static void fail(const std::string& what) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "this is no status of a rank",
                    .expected = what});
   }

@@ -13,10 +13,10 @@ using torch::Tensor;
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
-      : Optimizer(std::move(parameters), options.lr),
+      : Optimizer(std::move(parameters), options.lr()),
         options_(options),
-        exp_avg_(zeros_like_parameters(options_.make_state)),
-        exp_avg_sq_(zeros_like_parameters(options_.make_state)),
+        exp_avg_(zeros_like_parameters(options_.make_state())),
+        exp_avg_sq_(zeros_like_parameters(options_.make_state())),
         exp_avg_views_(block_views(exp_avg_)),
         exp_avg_sq_views_(block_views(exp_avg_sq_)) {
     for (const Tensor& parameter : parameters_) {
@@ -31,8 +31,8 @@ class AdamW final : public Optimizer {
     const auto parameter = static_cast<size_t>(blocks_[at].tensor);
     at::_fused_adamw_(parameter_views_[at], gradient, exp_avg_views_[at],
                       exp_avg_sq_views_[at], /*max_exp_avg_sqs=*/{},
-                      step_[parameter], lr(), options_.beta1, options_.beta2,
-                      options_.weight_decay, options_.eps,
+                      step_[parameter], lr(), options_.beta1(),
+                      options_.beta2(), options_.weight_decay(), options_.eps(),
                       /*amsgrad=*/false, /*maximize=*/false);
   }
 
@@ -84,11 +84,11 @@ void check_range(const char* name, double value, double low, double high) {
 std::unique_ptr<Optimizer> adamw(std::vector<Tensor> parameters,
                                  const AdamWOptions& options) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
-  check_range("learning rate", options.lr, 0, kAny);
-  check_range("beta1", options.beta1, 0, 1);
-  check_range("beta2", options.beta2, 0, 1);
-  check_range("eps", options.eps, 0, kAny);
-  check_range("weight decay", options.weight_decay, 0, kAny);
+  check_range("learning rate", options.lr(), 0, kAny);
+  check_range("beta1", options.beta1(), 0, 1);
+  check_range("beta2", options.beta2(), 0, 1);
+  check_range("eps", options.eps(), 0, kAny);
+  check_range("weight decay", options.weight_decay(), 0, kAny);
   return std::make_unique<AdamW>(std::move(parameters), options);
 }
 

@@ -25,7 +25,7 @@ torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter) {
   if (gradient.layout() != torch::kStrided) {
     throw ParallelError("optim",
-                        {.code = ErrorCode::kSparseGradient,
+                        {.code = ErrorCode::kBadTensor,
                          .what = "a parameter got a sparse gradient",
                          .expected = "a dense one",
                          .got = gradient.toString(),

@@ -6,19 +6,13 @@
 
 #include <torch/types.h>
 
+#include "lockstep/optim/block.h"
+
 namespace lockstep::optim {
 
 /// Largest number of elements in a block. The gradients, parameters and state
 /// of a block fit in a core's second-level cache.
 inline constexpr int64_t kBlockElements = 16 * 1024;
-
-/// A block of `length` elements of tensor `tensor` from `offset`, in memory
-/// order.
-struct Block {
-  int64_t tensor;
-  int64_t offset;
-  int64_t length;
-};
 
 /// Cuts dense tensors into blocks. The cuts depend only on the sizes of the
 /// tensors, so the bits of a result do not depend on which thread computes

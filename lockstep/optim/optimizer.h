@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <torch/arg.h>
 #include <torch/types.h>
 
-#include "lockstep/optim/blocks.h"
+#include "lockstep/optim/block.h"
 
 namespace lockstep::optim {
 
@@ -110,11 +111,14 @@ using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
 
 /// SGD options. Names follow torch.optim.SGD.
 struct SgdOptions {
-  double lr = 0.1;
-  double momentum = 0.0;
-  double weight_decay = 0.0;
-  bool nesterov = false;
-  StateFactory make_state{};  ///< default: zeros like the parameter
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  SgdOptions(double lr = 0.1) : lr_(lr) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, momentum) = 0.0;
+  TORCH_ARG(double, weight_decay) = 0.0;
+  TORCH_ARG(bool, nesterov) = false;
+  /// Default: zeros like the parameter.
+  TORCH_ARG(StateFactory, make_state);
 };
 
 /// Creates an optimizer that works as torch.optim.SGD. Throws InvalidArgument
@@ -124,12 +128,15 @@ std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
 
 /// AdamW options. Names follow torch.optim.AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  StateFactory make_state{};  ///< default: zeros like the parameter
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  AdamWOptions(double lr = 1e-3) : lr_(lr) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, beta1) = 0.9;
+  TORCH_ARG(double, beta2) = 0.999;
+  TORCH_ARG(double, eps) = 1e-8;
+  TORCH_ARG(double, weight_decay) = 1e-2;
+  /// Default: zeros like the parameter.
+  TORCH_ARG(StateFactory, make_state);
 };
 
 /// Creates an optimizer that works as torch.optim.AdamW.

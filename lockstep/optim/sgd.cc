@@ -29,11 +29,11 @@ void update_in_place(const Tensor& parameter, const Tensor& gradient,
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<Tensor> parameters, const SgdOptions& options)
-      : Optimizer(std::move(parameters), options.lr), options_(options) {
-    if (options_.momentum == 0) return;
+      : Optimizer(std::move(parameters), options.lr()), options_(options) {
+    if (options_.momentum() == 0) return;
     // The buffers start as zeros, so momentum * 0 + gradient is the gradient.
     // The first step is not a special case.
-    buffers_ = zeros_like_parameters(options_.make_state);
+    buffers_ = zeros_like_parameters(options_.make_state());
     buffer_views_ = block_views(buffers_);
   }
 
@@ -42,9 +42,9 @@ class Sgd final : public Optimizer {
     sgd_update(parameter_views_[at], gradient,
                buffer_views_.empty() ? Tensor() : buffer_views_[at],
                {.lr = lr(),
-                .momentum = options_.momentum,
-                .weight_decay = options_.weight_decay,
-                .nesterov = options_.nesterov});
+                .momentum = options_.momentum(),
+                .weight_decay = options_.weight_decay(),
+                .nesterov = options_.nesterov()});
   }
 
   int64_t state_bytes() const override { return bytes_of(buffers_); }
@@ -94,15 +94,16 @@ void sgd_update(const Tensor& parameter, const Tensor& gradient,
 
 std::unique_ptr<Optimizer> sgd(std::vector<Tensor> parameters,
                                const SgdOptions& options) {
-  check_not_negative("learning rate", options.lr);
-  check_not_negative("momentum", options.momentum);
-  check_not_negative("weight decay", options.weight_decay);
-  if (options.nesterov && options.momentum <= 0) {
-    throw InvalidArgument("optim", {.code = ErrorCode::kBadOption,
-                                    .what = "Nesterov needs momentum",
-                                    .expected = "a momentum above 0",
-                                    .got = fmt::format("{}", options.momentum),
-                                    .fix = "set momentum, 0.9 say"});
+  check_not_negative("learning rate", options.lr());
+  check_not_negative("momentum", options.momentum());
+  check_not_negative("weight decay", options.weight_decay());
+  if (options.nesterov() && options.momentum() <= 0) {
+    throw InvalidArgument("optim",
+                          {.code = ErrorCode::kBadOption,
+                           .what = "Nesterov needs momentum",
+                           .expected = "a momentum above 0",
+                           .got = fmt::format("{}", options.momentum()),
+                           .fix = "set momentum, 0.9 say"});
   }
   return std::make_unique<Sgd>(std::move(parameters), options);
 }

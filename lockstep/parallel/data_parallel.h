@@ -1,9 +1,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,25 +47,20 @@ class DataParallelImpl : public ParallelModule<M> {
  public:
   using Output = typename Base::Output;
 
-  DataParallelImpl(std::shared_ptr<M> module,
+  DataParallelImpl(const std::shared_ptr<M>& module,
                    const std::function<std::shared_ptr<M>()>& factory,
                    std::vector<Device> devices, DataParallelOptions options)
-      : Base(module, std::make_shared<Engine>(engine_module(module, factory),
-                                              std::move(devices),
-                                              std::move(options))) {}
+      : Base(module, factory, std::move(devices), std::move(options)) {}
 
   /// Same as the module's own forward(), but runs on all devices.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(
-        this->engine().forward(Base::pack(std::forward<Inputs>(inputs)...)));
+        this->forward_replicas(Base::pack(std::forward<Inputs>(inputs)...)));
   }
 
-  /// Changes the module's type. The replicas follow at the next forward.
-  void to(torch::Dtype dtype) { this->module()->to(dtype); }
-  const Device& output_device() const {
-    return this->engine().group().output_device();
-  }
+  /// Device where outputs are gathered.
+  const Device& output_device() const { return this->gathering_device(); }
 };
 
 /// Specialization for a TorchScript module.
@@ -75,25 +70,32 @@ class DataParallelImpl<torch::jit::Module>
  public:
   DataParallelImpl(const torch::jit::Module& module,
                    std::vector<Device> devices, DataParallelOptions options)
-      : ParallelModule(module, std::make_shared<Engine>(engine_module(module),
-                                                        std::move(devices),
-                                                        std::move(options))) {}
+      : ParallelModule(module, std::move(devices), std::move(options)) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
-    return engine().forward(inputs);
+    return forward_replicas(inputs);
   }
 };
 
-/// Holds a DataParallelImpl<M>. Copies share it. Use `->`.
+/// Holds a DataParallelImpl<M>, as the holders of torch::nn do. Copies share
+/// it. Use `->`.
 template <class M>
-class DataParallel {
+class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
+  using Impl = DataParallelImpl<M>;
+  using Holder = torch::nn::ModuleHolder<Impl>;
+
  public:
+  /// Makes an empty holder, for a member that register_module() sets later.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DataParallel(std::nullptr_t) : Holder(nullptr) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DataParallel(std::shared_ptr<Impl> impl) : Holder(std::move(impl)) {}
   /// Wraps a module that can be cloned (torch::nn::Cloneable).
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
-      : impl_(std::make_shared<DataParallelImpl<M>>(
-            module, detail::cloner_of(module), std::move(devices),
-            std::move(options))) {}
+      : Holder(std::make_shared<Impl>(module, detail::cloner_of(module),
+                                      std::move(devices), std::move(options))) {
+  }
   /// Same, from a holder made by TORCH_MODULE.
   DataParallel(const torch::nn::ModuleHolder<M>& module,
                std::vector<Device> devices, DataParallelOptions options = {})
@@ -102,9 +104,9 @@ class DataParallel {
   DataParallel(std::shared_ptr<M> module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
-      : impl_(std::make_shared<DataParallelImpl<M>>(std::move(module), factory,
-                                                    std::move(devices),
-                                                    std::move(options))) {}
+      : Holder(std::make_shared<Impl>(std::move(module), factory,
+                                      std::move(devices), std::move(options))) {
+  }
   DataParallel(const torch::nn::ModuleHolder<M>& module,
                const std::function<std::shared_ptr<M>()>& factory,
                std::vector<Device> devices, DataParallelOptions options = {})
@@ -113,32 +115,30 @@ class DataParallel {
   /// Reports at compile time what can't be wrapped, or can't be the devices.
   template <class T, class Next, class... Rest>
   requires detail::WrongArguments<T, Next, std::vector<Device>, M> DataParallel(
-      const T&, const Next&, const Rest&...) {
+      const T&, const Next&, const Rest&...)
+      : Holder(nullptr) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the devices must be a std::vector<lockstep::Device>, such "
                   "as lockstep::devices(\"2xcpu\")");
   }
 
-  DataParallelImpl<M>* operator->() const { return impl_.get(); }
-  DataParallelImpl<M>& operator*() const { return *impl_; }
+  Impl* operator->() const { return this->ptr().get(); }
+  Impl& operator*() const { return *this->ptr(); }
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) const {
-    return impl_->forward(std::forward<Inputs>(inputs)...);
+    return this->ptr()->forward(std::forward<Inputs>(inputs)...);
   }
-
- private:
-  std::shared_ptr<DataParallelImpl<M>> impl_;
 };
 
 /// Specialization for a TorchScript module.
 template <>
-class DataParallel<torch::jit::Module> {
+class DataParallel<torch::jit::Module> : public detail::ScriptWrapper {
  public:
-  DataParallel(torch::jit::Module module, std::vector<Device> devices,
+  DataParallel(const torch::jit::Module& module, std::vector<Device> devices,
                DataParallelOptions options = {})
       : impl_(std::make_shared<DataParallelImpl<torch::jit::Module>>(
-            std::move(module), std::move(devices), std::move(options))) {}
+            module, std::move(devices), std::move(options))) {}
   DataParallelImpl<torch::jit::Module>* operator->() const {
     return impl_.get();
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <type_traits>
@@ -51,18 +52,18 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   using Output = typename Base::Output;
 
   DistributedDataParallelImpl(
-      std::shared_ptr<M> module,
+      const std::shared_ptr<M>& module,
       const std::function<std::shared_ptr<M>()>& factory,
-      const ProcessGroup& world, const DistributedDataParallelOptions& options)
-      : Base(module, std::make_shared<Engine>(engine_module(module, factory),
-                                              world, options)) {}
+      const ProcessGroup& process_group,
+      const DistributedDataParallelOptions& options)
+      : Base(module, factory, process_group, options) {}
 
   /// Same as the module's own forward(), which gets the inputs as they are,
   /// also undefined ones. Under torch::NoGradGuard nothing is exchanged.
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(
-        this->engine().watch({c10::IValue(inputs)...}, [&] {
+        this->forward_synced({c10::IValue(inputs)...}, [&] {
           return c10::IValue(this->module()->forward(
               detail::plain(std::forward<Inputs>(inputs))...));
         }));
@@ -72,7 +73,7 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   /// the parameters whose gradients are exchanged together, by their index
   /// among the trainable parameters.
   std::vector<std::vector<size_t>> buckets() const {
-    return this->engine().buckets();
+    return this->gradient_buckets();
   }
 };
 
@@ -82,74 +83,86 @@ class DistributedDataParallelImpl<torch::jit::Module>
     : public ParallelModule<torch::jit::Module> {
  public:
   DistributedDataParallelImpl(const torch::jit::Module& module,
-                              const ProcessGroup& world,
+                              const ProcessGroup& process_group,
                               const DistributedDataParallelOptions& options)
-      : ParallelModule(module, std::make_shared<Engine>(engine_module(module),
-                                                        world, options)) {}
+      : ParallelModule(module, process_group, options) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
-    return engine().watch(inputs, [&] {
+    return forward_synced(inputs, [&] {
       return module().forward(detail::unshared_inputs(inputs));
     });
   }
 };
 
-/// Holds a DistributedDataParallelImpl<M>. Copies share it. Use `->`.
+/// Holds a DistributedDataParallelImpl<M>, as the holders of torch::nn do.
+/// Copies share it. Use `->`.
 template <class M>
-class DistributedDataParallel {
+class DistributedDataParallel
+    : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
+  using Impl = DistributedDataParallelImpl<M>;
+  using Holder = torch::nn::ModuleHolder<Impl>;
+
  public:
-  DistributedDataParallel(std::shared_ptr<M> module, const ProcessGroup& world,
+  /// Makes an empty holder, for a member that register_module() sets later.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DistributedDataParallel(std::nullptr_t) : Holder(nullptr) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DistributedDataParallel(std::shared_ptr<Impl> impl)
+      : Holder(std::move(impl)) {}
+  DistributedDataParallel(std::shared_ptr<M> module,
+                          const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
-      : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            module, detail::cloner_of(module), world, options)) {}
+      : Holder(std::make_shared<Impl>(module, detail::cloner_of(module),
+                                      process_group, options)) {}
   /// Same, from a holder made by TORCH_MODULE.
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
-                          const ProcessGroup& world,
+                          const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
-      : DistributedDataParallel(module.ptr(), world, options) {}
+      : DistributedDataParallel(module.ptr(), process_group, options) {}
   /// Wraps a module that can't be cloned. `factory` builds an identical module
   /// for train_step().
   DistributedDataParallel(std::shared_ptr<M> module,
                           const std::function<std::shared_ptr<M>()>& factory,
-                          const ProcessGroup& world,
+                          const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
-      : impl_(std::make_shared<DistributedDataParallelImpl<M>>(
-            std::move(module), factory, world, options)) {}
+      : Holder(std::make_shared<Impl>(std::move(module), factory, process_group,
+                                      options)) {}
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                           const std::function<std::shared_ptr<M>()>& factory,
-                          const ProcessGroup& world,
+                          const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
-      : DistributedDataParallel(module.ptr(), factory, world, options) {}
-  /// Reports at compile time what can't be wrapped, or can't be the world.
+      : DistributedDataParallel(module.ptr(), factory, process_group, options) {
+  }
+  /// Reports at compile time what can't be wrapped, or can't be the
+  /// process group.
   template <class T, class Next, class... Rest>
   requires detail::WrongArguments<T, Next, const ProcessGroup&, M>
-  DistributedDataParallel(const T&, const Next&, const Rest&...) {
+  DistributedDataParallel(const T&, const Next&, const Rest&...)
+      : Holder(nullptr) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the ranks must be a lockstep::ProcessGroup, such as "
                   "lockstep::init()");
   }
 
-  DistributedDataParallelImpl<M>* operator->() const { return impl_.get(); }
-  DistributedDataParallelImpl<M>& operator*() const { return *impl_; }
+  Impl* operator->() const { return this->ptr().get(); }
+  Impl& operator*() const { return *this->ptr(); }
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) const {
-    return impl_->forward(std::forward<Inputs>(inputs)...);
+    return this->ptr()->forward(std::forward<Inputs>(inputs)...);
   }
-
- private:
-  std::shared_ptr<DistributedDataParallelImpl<M>> impl_;
 };
 
 /// Specialization for a TorchScript module.
 template <>
-class DistributedDataParallel<torch::jit::Module> {
+class DistributedDataParallel<torch::jit::Module>
+    : public detail::ScriptWrapper {
  public:
   DistributedDataParallel(const torch::jit::Module& module,
-                          const ProcessGroup& world,
+                          const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
       : impl_(std::make_shared<DistributedDataParallelImpl<torch::jit::Module>>(
-            module, world, options)) {}
+            module, process_group, options)) {}
   DistributedDataParallelImpl<torch::jit::Module>* operator->() const {
     return impl_.get();
   }

@@ -10,6 +10,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/tensor_device.h"
+#include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
@@ -65,7 +66,7 @@ Device device_of_rank(const ProcessGroup& world, const ModuleHandle& module,
 DataParallelOptions step_options(
     const ProcessGroup& world, const DistributedDataParallelOptions& options) {
   return DataParallelOptions()
-      .world(world)
+      .process_group(world)
       .dim(options.dim())
       .zero(options.zero())
       .shards(options.shards())
@@ -112,7 +113,7 @@ void check_needs_no_closure(const torch::optim::Optimizer& optimizer) {
 Engine::Engine(Module module, std::vector<Device> devices,
                DataParallelOptions options)
     : module_(std::move(module)),
-      world_(options.world()),
+      world_(options.process_group()),
       devices_(std::move(devices)),
       options_(std::move(options)),
       ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
@@ -416,7 +417,7 @@ void Engine::set_synced(bool on) {
 
 void Engine::set_comm_hook(const CommHook& hook) {
   if (hook_) {
-    throw InvalidArgument("ddp", {.code = ErrorCode::kCommHook,
+    throw InvalidArgument("ddp", {.code = ErrorCode::kMisuse,
                                   .what = "there is a comm hook already",
                                   .fix = "register one, once"});
   }

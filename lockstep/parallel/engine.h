@@ -11,12 +11,12 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/device/worker.h"
+#include "lockstep/device/device.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 
 namespace lockstep {
@@ -26,6 +26,9 @@ class RankExchange;
 class ReplicaGroup;
 namespace ddp {
 class Reducer;
+}
+namespace optim {
+class TorchOptimizer;
 }
 
 /// Runs a module on the devices of a rank, and on several ranks. It is the
@@ -41,12 +44,7 @@ class Reducer;
 /// All ranks must call the collective functions in the same order.
 class Engine {
  public:
-  /// Access to the module: `read` reads its current state, `replicate` makes a
-  /// module like it.
-  struct Module {
-    std::function<ModuleHandle()> read;
-    std::function<ModuleHandle()> replicate;
-  };
+  using Module = ModuleSource;
 
   /// Constructor of DataParallel: makes the replicas and the memory that the
   /// ranks share. Collective.

@@ -1,32 +1,132 @@
 #include "lockstep/parallel/parallel_module.h"
 
+#include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+
 namespace lockstep {
 
 using torch::jit::Module;
 
-Engine::Module engine_module(const Module& module) {
-  return {.read = [module] { return handle_of(module); },
-          .replicate = [module] { return handle_of(clone_module(module)); }};
+NoSync::NoSync(std::shared_ptr<Engine> engine)
+    : engine_(std::move(engine)), was_synced_(engine_->is_synced()) {
+  engine_->set_synced(false);
+}
+
+NoSync::~NoSync() { engine_->set_synced(was_synced_); }
+
+ParallelModuleBase::ParallelModuleBase(ModuleSource module,
+                                       std::vector<Device> devices,
+                                       DataParallelOptions options)
+    : engine_(std::make_shared<Engine>(std::move(module), std::move(devices),
+                                       std::move(options))) {}
+
+ParallelModuleBase::ParallelModuleBase(
+    ModuleSource module, const ProcessGroup& process_group,
+    const DistributedDataParallelOptions& options)
+    : engine_(std::make_shared<Engine>(std::move(module), process_group,
+                                       options)) {}
+
+void ParallelModuleBase::register_comm_hook(const CommHook& hook) {
+  engine_->set_comm_hook(hook);
+}
+
+void ParallelModuleBase::join(const std::function<void()>& steps,
+                              const JoinOptions& options) {
+  engine_->join(steps, options);
+}
+
+const std::vector<Device>& ParallelModuleBase::devices() const {
+  return engine_->group().devices();
+}
+
+int64_t ParallelModuleBase::shards() const { return engine_->group().shards(); }
+
+std::vector<int64_t> ParallelModuleBase::split(int64_t batch) const {
+  return engine_->group().split(batch);
+}
+
+const PhaseTimes& ParallelModuleBase::phase_times() const {
+  return engine_->group().phases();
+}
+
+const std::vector<std::unique_ptr<Worker>>& ParallelModuleBase::workers()
+    const {
+  return engine_->group().workers();
+}
+
+void ParallelModuleBase::set_step(int64_t step) {
+  engine_->group().set_step(step);
+}
+
+torch::Tensor ParallelModuleBase::make_state(const torch::Tensor& parameter) {
+  return engine_->make_state(parameter);
+}
+
+torch::Tensor ParallelModuleBase::whole_state(const torch::Tensor& state) {
+  return engine_->whole_state(state);
+}
+
+int64_t ParallelModuleBase::copy_bytes() const { return engine_->copy_bytes(); }
+
+void ParallelModuleBase::load_buffers() { engine_->load_buffers(); }
+
+void ParallelModuleBase::rebuild() { engine_->rebuild(); }
+
+void ParallelModuleBase::share_parameters() { engine_->share_parameters(); }
+
+void ParallelModuleBase::unshare_parameters() { engine_->unshare_parameters(); }
+
+c10::IValue ParallelModuleBase::forward_replicas(const Values& inputs) {
+  return engine_->forward(inputs);
+}
+
+c10::IValue ParallelModuleBase::forward_synced(
+    const Values& inputs, const std::function<c10::IValue()>& forward) {
+  return engine_->watch(inputs, forward);
+}
+
+StepResult ParallelModuleBase::step(const Values& inputs,
+                                    const c10::IValue& target,
+                                    const ShardLoss& loss,
+                                    optim::Optimizer* optimizer,
+                                    const TrainStepOptions& options) {
+  return engine_->train_step(inputs, target, loss, optimizer, options);
+}
+
+StepResult ParallelModuleBase::step(const Values& inputs,
+                                    const c10::IValue& target,
+                                    const ShardLoss& loss,
+                                    torch::optim::Optimizer& optimizer,
+                                    const TrainStepOptions& options) {
+  return engine_->train_step(inputs, target, loss, optimizer, options);
+}
+
+const Device& ParallelModuleBase::gathering_device() const {
+  return engine_->group().output_device();
+}
+
+std::vector<std::vector<size_t>> ParallelModuleBase::gradient_buckets() const {
+  return engine_->buckets();
 }
 
 StepResult ParallelModule<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
     const ShardLoss& loss, optim::Optimizer& optimizer,
     const TrainStepOptions& options) {
-  return engine().train_step(inputs, target, loss, &optimizer, options);
+  return step(inputs, target, loss, &optimizer, options);
 }
 
 StepResult ParallelModule<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
     const ShardLoss& loss, torch::optim::Optimizer& optimizer,
     const TrainStepOptions& options) {
-  return engine().train_step(inputs, target, loss, optimizer, options);
+  return step(inputs, target, loss, optimizer, options);
 }
 
 StepResult ParallelModule<Module>::train_step(
     const std::vector<c10::IValue>& inputs, const c10::IValue& target,
     const ShardLoss& loss, const TrainStepOptions& options) {
-  return engine().train_step(inputs, target, loss, nullptr, options);
+  return step(inputs, target, loss, nullptr, options);
 }
 
 std::vector<torch::Tensor> ParallelModule<Module>::parameters() const {

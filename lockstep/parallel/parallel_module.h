@@ -1,69 +1,48 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/script.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/engine.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/device/device.h"
+#include "lockstep/device/worker.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/module/module_source.h"
+#include "lockstep/parallel/module/replicate.h"  // IWYU pragma: export
 #include "lockstep/parallel/module/wrap_arguments.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
 
 namespace lockstep {
 
-namespace detail {
-
-/// Returns a function that copies `module`. It throws InvalidArgument if the
-/// module is not a torch::nn::Cloneable of its own type.
-template <class M>
-std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
-  return [module = std::move(module)] { return clone_as(*module); };
-}
-
-template <class M>
-ModuleHandle typed_handle(std::shared_ptr<M> module) {
-  ModuleHandle handle = handle_of(module);
-  handle.forward = [module](const std::vector<c10::IValue>& inputs) {
-    return call_forward(*module, inputs);
-  };
-  return handle;
-}
-
-}  // namespace detail
-
-/// Returns a module in the form that the engine takes. `factory` makes others
-/// like it.
-template <class M>
-Engine::Module engine_module(
-    const std::shared_ptr<M>& module,
-    const std::function<std::shared_ptr<M>()>& factory) {
-  return {.read = [module] { return detail::typed_handle(module); },
-          .replicate = [factory] { return detail::typed_handle(factory()); }};
-}
-/// Same, for a TorchScript module.
-Engine::Module engine_module(const torch::jit::Module& module);
+class Engine;
 
 /// Keeps gradients on their rank during its lifetime.
 class NoSync {
  public:
-  explicit NoSync(std::shared_ptr<Engine> engine)
-      : engine_(std::move(engine)), was_synced_(engine_->is_synced()) {
-    engine_->set_synced(false);
-  }
-  ~NoSync() { engine_->set_synced(was_synced_); }
+  ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
+  friend class ParallelModuleBase;
+  explicit NoSync(std::shared_ptr<Engine> engine);
+
   std::shared_ptr<Engine> engine_;
   bool was_synced_;
 };
@@ -85,78 +64,89 @@ class ParallelModuleBase {
   /// Replaces the sum of gradients over the ranks. Must be called once, before
   /// the first step and before the optimizer is made. Each rank then updates
   /// all parameters.
-  void register_comm_hook(const CommHook& hook) {
-    engine_->set_comm_hook(hook);
-  }
+  void register_comm_hook(const CommHook& hook);
 
   /// Runs `steps`, a loop of forward(), backward() and an optimizer's step().
   /// The number of steps may differ between ranks. Ranks that are done answer
   /// the others with zeros, and at the end take over the parameters of the
   /// ranks that made the most steps. The optimizer's state is not exchanged.
   void join(const std::function<void()>& steps,
-            const JoinOptions& options = {}) {
-    engine_->join(steps, options);
-  }
+            const JoinOptions& options = {});
 
-  const std::vector<Device>& devices() const {
-    return engine_->group().devices();
-  }
-  int64_t shards() const { return engine_->group().shards(); }
+  const std::vector<Device>& devices() const;
+  int64_t shards() const;
   /// Returns the number of samples of a batch that each device of each rank
   /// gets.
-  std::vector<int64_t> split(int64_t batch) const {
-    return engine_->group().split(batch);
-  }
+  std::vector<int64_t> split(int64_t batch) const;
   /// Times of the last train_step(), or of the last forward() of DataParallel.
-  const PhaseTimes& phase_times() const { return engine_->group().phases(); }
-  const std::vector<std::unique_ptr<Worker>>& workers() const {
-    return engine_->group().workers();
-  }
+  const PhaseTimes& phase_times() const;
+  const std::vector<std::unique_ptr<Worker>>& workers() const;
   /// Sets the number that keys the random streams of the next train_step().
-  void set_step(int64_t step) { engine_->group().set_step(step); }
+  void set_step(int64_t step);
 
   /// Returns zeros for an optimizer's state, in shared memory if the ranks
   /// share memory. Collective with several ranks.
-  torch::Tensor make_state(const torch::Tensor& parameter) {
-    return engine_->make_state(parameter);
-  }
+  torch::Tensor make_state(const torch::Tensor& parameter);
   /// Returns an optimizer's state tensor with the elements of all ranks, to be
   /// saved: `state` itself, or a copy if each rank has a part of it
   /// (ZeroStage). Collective with several ranks.
-  torch::Tensor whole_state(const torch::Tensor& state) {
-    return engine_->whole_state(state);
-  }
+  torch::Tensor whole_state(const torch::Tensor& state);
   /// Bytes of gradients that had to be copied for other ranks. Not charged to
   /// any device.
-  int64_t copy_bytes() const { return engine_->copy_bytes(); }
+  int64_t copy_bytes() const;
   /// Copies rank 0's buffers to this rank, as they were after the last step, as
   /// the next forward would do. Buffers loaded since then are kept.
-  void load_buffers() { engine_->load_buffers(); }
+  void load_buffers();
   /// Recreates the replicas from the current state of the module. With several
   /// ranks, each has to call it.
-  void rebuild() { engine_->rebuild(); }
+  void rebuild();
   /// With several ranks on one host: shares the parameters now instead of at
   /// the first train_step() with an optimizer. Collective.
-  void share_parameters() { engine_->share_parameters(); }
+  void share_parameters();
   /// With several ranks on one host, which share the parameters while
   /// train_step() gets an optimizer: gives this rank its own copy of the
   /// parameters, which can then be changed by hand. The next step checks that
   /// they are equal on all ranks and shares them again.
-  void unshare_parameters() { engine_->unshare_parameters(); }
+  void unshare_parameters();
 
  protected:
-  explicit ParallelModuleBase(std::shared_ptr<Engine> engine)
-      : engine_(std::move(engine)) {}
-  Engine& engine() const { return *engine_; }
+  using Values = std::vector<c10::IValue>;
+
+  /// For DataParallel.
+  ParallelModuleBase(ModuleSource module, std::vector<Device> devices,
+                     DataParallelOptions options);
+  /// For DistributedDataParallel.
+  ParallelModuleBase(ModuleSource module, const ProcessGroup& process_group,
+                     const DistributedDataParallelOptions& options);
+
+  /// Runs the replicas of DataParallel on the scattered inputs.
+  c10::IValue forward_replicas(const Values& inputs);
+  /// Runs `forward` of DistributedDataParallel. A backward through its output
+  /// is summed over the ranks.
+  c10::IValue forward_synced(const Values& inputs,
+                             const std::function<c10::IValue()>& forward);
+  StepResult step(const Values& inputs, const c10::IValue& target,
+                  const ShardLoss& loss, optim::Optimizer* optimizer,
+                  const TrainStepOptions& options);
+  StepResult step(const Values& inputs, const c10::IValue& target,
+                  const ShardLoss& loss, torch::optim::Optimizer& optimizer,
+                  const TrainStepOptions& options);
+  const Device& gathering_device() const;
+  std::vector<std::vector<size_t>> gradient_buckets() const;
 
  private:
   std::shared_ptr<Engine> engine_;
 };
 
-/// Adds what depends on the module's type `M`: its steps, and its members under
-/// the names that the module has for them.
+/// Adds what depends on the module's type `M`. Like PyTorch's wrappers, it is a
+/// module with one submodule, "module": it can be saved, loaded, printed and
+/// registered, and the names of its parameters begin with "module.".
 template <class M>
-class ParallelModule : public ParallelModuleBase {
+class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
+  static_assert(!std::derived_from<M, ParallelModuleBase>,
+                "a DataParallel or DistributedDataParallel can't be wrapped "
+                "again: wrap the module itself");
+
  public:
   using Output = std::decay_t<detail::ForwardResult<M>>;
 
@@ -178,8 +168,8 @@ class ParallelModule : public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return engine().train_step(pack_inputs(input), c10::IValue(target),
-                               typed<Target>(loss), &optimizer, options);
+    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
+                &optimizer, options);
   }
   /// Same, with any LibTorch optimizer, its parameter groups and its
   /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
@@ -189,8 +179,8 @@ class ParallelModule : public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return engine().train_step(pack_inputs(input), c10::IValue(target),
-                               typed<Target>(loss), optimizer, options);
+    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
+                optimizer, options);
   }
   /// Same, but updates nothing: adds the gradients to the parameters' .grad, as
   /// backward() does, even if they are not finite.
@@ -198,8 +188,8 @@ class ParallelModule : public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss,
                         const TrainStepOptions& options = {}) {
-    return engine().train_step(pack_inputs(input), c10::IValue(target),
-                               typed<Target>(loss), nullptr, options);
+    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
+                nullptr, options);
   }
 
   /// Reports at compile time what can't be the optimizer.
@@ -216,23 +206,27 @@ class ParallelModule : public ParallelModuleBase {
     return {};
   }
 
-  /// Returns the wrapped module. Its parameters, names and checkpoint are the
-  /// same as without a wrapper.
+  /// Returns the wrapped module, with the names and the state dict that it has
+  /// without a wrapper.
   std::shared_ptr<M> module() const { return module_; }
-  std::vector<torch::Tensor> parameters() const {
-    return module_->parameters();
-  }
-  auto named_parameters() const { return module_->named_parameters(); }
-  std::vector<torch::Tensor> buffers() const { return module_->buffers(); }
-  auto named_buffers() const { return module_->named_buffers(); }
-  void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
-  void train(bool on = true) { module_->train(on); }
-  void eval() { module_->eval(); }
-  bool is_training() const { return module_->is_training(); }
+  bool is_training() const noexcept override { return module_->is_training(); }
 
  protected:
-  ParallelModule(std::shared_ptr<M> module, std::shared_ptr<Engine> engine)
-      : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
+  using Factory = std::function<std::shared_ptr<M>()>;
+
+  ParallelModule(const std::shared_ptr<M>& module, const Factory& factory,
+                 std::vector<Device> devices, DataParallelOptions options)
+      : torch::nn::Module("DataParallel"),
+        ParallelModuleBase(engine_module(module, factory), std::move(devices),
+                           std::move(options)),
+        module_(register_module("module", module)) {}
+  ParallelModule(const std::shared_ptr<M>& module, const Factory& factory,
+                 const ProcessGroup& process_group,
+                 const DistributedDataParallelOptions& options)
+      : torch::nn::Module("DistributedDataParallel"),
+        ParallelModuleBase(engine_module(module, factory), process_group,
+                           options),
+        module_(register_module("module", module)) {}
 
   template <class... Inputs>
   static std::vector<c10::IValue> pack(Inputs&&... inputs) {
@@ -292,8 +286,16 @@ class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
   void eval() { module_.eval(); }
 
  protected:
-  ParallelModule(torch::jit::Module module, std::shared_ptr<Engine> engine)
-      : ParallelModuleBase(std::move(engine)), module_(std::move(module)) {}
+  ParallelModule(const torch::jit::Module& module, std::vector<Device> devices,
+                 DataParallelOptions options)
+      : ParallelModuleBase(engine_module(module), std::move(devices),
+                           std::move(options)),
+        module_(module) {}
+  ParallelModule(const torch::jit::Module& module,
+                 const ProcessGroup& process_group,
+                 const DistributedDataParallelOptions& options)
+      : ParallelModuleBase(engine_module(module), process_group, options),
+        module_(module) {}
 
  private:
   torch::jit::Module module_;

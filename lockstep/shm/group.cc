@@ -82,7 +82,7 @@ struct Group::Line {
 
 void check_rank_count(int ranks) {
   if (ranks >= 1 && ranks <= kMaxRanks) return;
-  throw CommError({.code = ErrorCode::kSharedMemorySetup,
+  throw CommError({.code = ErrorCode::kNoSharedMemory,
                    .what = "too many ranks for shared memory",
                    .expected = fmt::format("1 to {}", kMaxRanks),
                    .got = std::to_string(ranks),
@@ -113,7 +113,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
   if (segment_->bytes().size() < needed || header->magic != kGroupMagic ||
       header->ranks != ranks) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = "rank 0's shared memory is for another world",
          .expected = "one of " + counted(ranks, "rank"),
          .got = fmt::format("{} bytes, {}", segment_->bytes().size(),
@@ -146,7 +146,7 @@ void Group::join() {
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     is_broken_ = true;
-    throw CommError({.code = ErrorCode::kSharedMemorySetup,
+    throw CommError({.code = ErrorCode::kNoSharedMemory,
                      .what = fmt::format("two processes are rank {}", rank_),
                      .got = fmt::format("pid {} and {}", own.pid, ::getpid()),
                      .fix = "give each its own RANK"});

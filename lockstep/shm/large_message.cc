@@ -48,7 +48,7 @@ void LargeMessage::take(const SegmentAddress& address, std::span<std::byte> out,
   if (bytes.size() < sizeof(Cover) ||
       bytes.size() - sizeof(Cover) < out.size()) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = "a message's shared memory is too small for it",
          .expected = fmt::format("{} bytes and its cover", out.size()),
          .got = fmt::format("{} bytes", bytes.size())});

@@ -13,7 +13,7 @@ namespace {
 void check_count(uint32_t messages) {
   if (messages <= kRingEntries) return;
   throw CommError(
-      {.code = ErrorCode::kSharedMemorySetup,
+      {.code = ErrorCode::kNoSharedMemory,
        .what = "the messages of a rank are overwritten",
        .expected = fmt::format("up to {} in the ring", kRingEntries),
        .got = fmt::format("{}", messages),

@@ -53,7 +53,7 @@ P2pSegment::P2pSegment(std::shared_ptr<const Segment> segment, int ranks)
     return;
   }
   throw CommError(
-      {.code = ErrorCode::kSharedMemorySetup,
+      {.code = ErrorCode::kNoSharedMemory,
        .what = "rank 0's shared memory is for another world",
        .expected = "point-to-point channels of " + counted(ranks, "rank"),
        .got = fmt::format("{} bytes, {}", segment_->bytes().size(),

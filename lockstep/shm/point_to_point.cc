@@ -40,7 +40,7 @@ void PointToPoint::join() {
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = fmt::format("two processes are rank {}", rank_),
          .got = fmt::format("pid {} and {}", own.pid.load(), ::getpid()),
          .fix = "give each its own RANK"});

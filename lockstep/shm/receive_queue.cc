@@ -125,7 +125,7 @@ void ReceiveQueue::take(int source, const MessageHead& head,
   const pid_t pid = line.pid.load();
   try {
     if (head.address.pid != pid) {
-      throw CommError({.code = ErrorCode::kSharedMemorySetup,
+      throw CommError({.code = ErrorCode::kNoSharedMemory,
                        .what = "it is another process's",
                        .expected = std::to_string(pid),
                        .got = std::to_string(head.address.pid)});
@@ -134,7 +134,7 @@ void ReceiveQueue::take(int source, const MessageHead& head,
   } catch (const CommError& error) {
     if (out.empty()) return;  // the receive already has an error
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = fmt::format("rank {} can't take the message of rank {} ({}) "
                              "({} bytes, tag {})",
                              rank_, source, segment_.process_name(source),

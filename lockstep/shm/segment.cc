@@ -41,7 +41,7 @@ OwnSegments& own_segments() {
   // `ulimit -f` limits shared memory as well as files.
   const bool is_bounded = error == EFBIG;
   throw CommError(
-      {.code = ErrorCode::kSharedMemorySetup,
+      {.code = ErrorCode::kNoSharedMemory,
        .what = what,
        .got = std::strerror(error) +
               (is_bounded ? "; " + file_size_limit() : std::string()),
@@ -118,7 +118,7 @@ std::shared_ptr<const Segment> Segment::map_file(
       (seals & kSeals) != kSeals || status.st_ino != address.inode ||
       static_cast<uint64_t>(status.st_size) != address.bytes) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = fmt::format("file {} of process {} is not the shared memory "
                              "that was announced",
                              address.fd, address.pid),

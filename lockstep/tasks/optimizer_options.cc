@@ -132,18 +132,18 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
   }
   if (options.optimizer == OptimizerKind::kAdamW) {
     return train::make_run_optimizer(
-        optim::adamw(parameters, {.lr = options.lr,
-                                  .beta2 = options.beta2,
-                                  .weight_decay = options.weight_decay,
-                                  .make_state = make_state}),
+        optim::adamw(parameters, optim::AdamWOptions(options.lr)
+                                     .beta2(options.beta2)
+                                     .weight_decay(options.weight_decay)
+                                     .make_state(make_state)),
         schedule);
   }
   return train::make_run_optimizer(
-      optim::sgd(parameters, {.lr = options.lr,
-                              .momentum = options.momentum,
-                              .weight_decay = options.weight_decay,
-                              .nesterov = options.nesterov,
-                              .make_state = make_state}),
+      optim::sgd(parameters, optim::SgdOptions(options.lr)
+                                 .momentum(options.momentum)
+                                 .weight_decay(options.weight_decay)
+                                 .nesterov(options.nesterov)
+                                 .make_state(make_state)),
       schedule);
 }
 

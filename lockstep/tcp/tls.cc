@@ -29,7 +29,7 @@ std::string last_error() {
 std::string file_of(const char* variable) {
   if (auto path = env(variable)) return *path;
   throw InvalidArgument(
-      "comm", {.code = ErrorCode::kMissingVariable,
+      "comm", {.code = ErrorCode::kBadVariable,
                .what = fmt::format("{} is not set", variable),
                .expected = "a file in PEM form, as GLOO_DEVICE_TRANSPORT is "
                            "TCP_TLS"});
@@ -72,7 +72,7 @@ std::shared_ptr<const Tls> Tls::from_environment() {
                     authority = file_of(kAuthority);
   Context context(SSL_CTX_new(TLS_method()), &SSL_CTX_free);
   if (!context) {
-    throw CommError({.code = ErrorCode::kCryptography,
+    throw CommError({.code = ErrorCode::kNotInBuild,
                      .what = "OpenSSL can't be used",
                      .got = last_error()});
   }

@@ -36,6 +36,11 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
       .zero(SAYS(ZeroStage::kOptimizerState)).SAYS(verify_first_step(false)));
 }
 
+void save_script(DataParallel<torch::jit::Module> model, std::string path) {
+  SAYS(model->module().save(path));
+  SAYS(torch::jit::load(path));
+}
+
 void wrap_for_all_devices(std::shared_ptr<Net> module) {
   DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
                .SAYS(verify_first_step(false)));
@@ -62,7 +67,7 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
        loss(model->forward(x), y); l.backward(); return l; }));
   torch::optim::SGD one(SAYS(model->parameters()), 0.1);
   auto other = optim::sgd(SAYS(lockstep::optim::unique(model->parameters())),
-                          {.lr = 0.1});
+                          0.1);
   SAYS(model->module());
   SAYS(x.to(model->module()->parameters()[0].device()));
   TrainStepOptions().SAYS(loss_reduction(LossReduction::kSum));
@@ -81,9 +86,9 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
 void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
                  double max_norm, GradBucket& bucket, torch::Tensor result) {
   optim::SgdOptions options;
-  options.make_state = [&](const torch::Tensor& parameter) {
+  options.make_state([&](const torch::Tensor& parameter) {
     return SAYS(model->make_state(parameter));
-  };
+  });
   SAYS(model->unshare_parameters());
   SAYS({ torch::NoGradGuard no_grad;
          weight.copy_(weight.renorm(2, 0, max_norm)); })

@@ -45,7 +45,7 @@ TEST(PinThread, MovesTheThreadAndOnlyIt) {
 
 TEST(PinThread, NamesTheCoresThatDoNotExist) {
   const auto message = error_of<IoError>([] { pin_thread({99998, 99999}); });
-  EXPECT_TRUE(is_error(message, ErrorCode::kCoreBinding,
+  EXPECT_TRUE(is_error(message, ErrorCode::kDeviceFailed,
                        {"99998, 99999", std::to_string(allowed_cores()[0])}));
   EXPECT_THROW(pin_thread({-1}), IoError);
   EXPECT_THROW(pin_thread({}), IoError);

@@ -64,7 +64,7 @@ TEST_F(HuggingFaceFolder, IsReadAsItWasWritten) {
 TEST_F(HuggingFaceFolder, RefusesOptionsOfGpt2ThatItHasNot) {
   write("gpt-char");
   EXPECT_EQ(with("n_ctx", 8), std::nullopt);
-  const auto refused = ErrorCode::kMalformedJson;
+  const auto refused = ErrorCode::kMalformedData;
   EXPECT_EQ(with("model_type", "bert"), refused);
   EXPECT_EQ(with("activation_function", "relu"), refused);
   EXPECT_EQ(with("scale_attn_by_inverse_layer_idx", true), refused);
@@ -84,7 +84,7 @@ TEST_F(HuggingFaceFolder, RefusesOptionsOfLlamaThatItHasNot) {
   EXPECT_EQ(
       with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}),
       std::nullopt);
-  const auto refused = ErrorCode::kMalformedJson;
+  const auto refused = ErrorCode::kMalformedData;
   EXPECT_EQ(with("hidden_act", "gelu"), refused);
   EXPECT_EQ(with("attention_bias", true), refused);
   EXPECT_EQ(with("mlp_bias", true), refused);
@@ -98,7 +98,7 @@ TEST_F(HuggingFaceFolder, RefusesOptionsOfLlamaThatItHasNot) {
 TEST_F(HuggingFaceFolder, RefusesConfigsThatAreNone) {
   write("gpt-char");
   for (const std::string text : {"", "{", "[]", "7", "{\"a\":1,\"a\":2}"}) {
-    EXPECT_EQ(with_config(text), ErrorCode::kMalformedJson) << text;
+    EXPECT_EQ(with_config(text), ErrorCode::kMalformedData) << text;
   }
   EXPECT_EQ(with_config(std::string(2 << 20, ' ')), ErrorCode::kFileTooLarge);
 }
@@ -163,7 +163,7 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeadsElsewhere) {
         json{{"weight_map", {{"a", "../model/part.safetensors"}}}},
         json{{"weight_map", {{"a", ".."}}}},
         json{{"weight_map", {{"a", ""}}}}}) {
-    EXPECT_EQ(with_index(index), ErrorCode::kMalformedJson) << index;
+    EXPECT_EQ(with_index(index), ErrorCode::kMalformedData) << index;
   }
 }
 

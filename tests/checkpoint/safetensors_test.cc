@@ -121,7 +121,7 @@ torch.save(state, sys.argv[1] + '/pickle.pt',
     const std::string path = folder.path(form + ".pt");
     const auto message =
         error_of<CheckpointError>([&] { read_safetensors(path); });
-    expect_problem(message, ErrorCode::kMalformedSafetensors,
+    expect_problem(message, ErrorCode::kMalformedData,
                    {path, "torch.save", form});
     // The advice itself, up to the code, as Python receives it.
     const auto begin = message.find("from safetensors.torch");

@@ -200,7 +200,7 @@ TEST(StateDict, DigestSeesNamesShapesAndEveryBit) {
 // If ranks shared the tensor, each of them would load into it.
 TEST(StateDict, IsLoadedIntoMemoryOfTheRanksOwn) {
   ProcessGroupOptions options;
-  options.backend = "shm";
+  options.backend("shm");
   spawn(
       2,
       [](ProcessGroup world) {

@@ -93,7 +93,7 @@ TEST(Compare, ShowsTheLastLineOfAProcessThatFails) {
   const Ended ended =
       run_lockstep(compare({"--strategies", "dp", "--shards", "1"}));
   EXPECT_EQ(ended.code, 1) << ended.err;
-  expect_problem(ended.err, ErrorCode::kPeerProcess,
+  expect_problem(ended.err, ErrorCode::kProcessStart,
                  {"dp", "exit code 2", "last line: 1 shard can't be shared"});
 }
 
@@ -101,7 +101,7 @@ TEST(Compare, EndsAProcessThatIsLate) {
   const Ended ended = run_lockstep(compare(
       {"--strategies", "single", "--steps", "1000000", "--timeout", "0.5"}));
   EXPECT_EQ(ended.code, 1);
-  expect_problem(ended.err, ErrorCode::kPeerProcess, {"0.5 s", "--timeout"});
+  expect_problem(ended.err, ErrorCode::kProcessStart, {"0.5 s", "--timeout"});
 }
 
 TEST(Compare, LeavesNoProcessBehindWhenInterrupted) {
@@ -127,7 +127,7 @@ TEST(Compare, MeasuresNothingWithoutThePyTorchThatWasAskedFor) {
     ::setenv("LOCKSTEP_PYTHON", saved.c_str(), 1);
   }
   EXPECT_EQ(ended.code, 1) << ended.err;
-  expect_problem(ended.err, ErrorCode::kPeerProcess,
+  expect_problem(ended.err, ErrorCode::kProcessStart,
                  {"/no/python", "LOCKSTEP_PYTHON"});
   EXPECT_EQ(ended.out, "");
 }
@@ -247,7 +247,7 @@ TEST(Compare, NamesAFileThatIsNoRun) {
   std::ofstream(path) << "{\"lockstep\": \"0.1.0\"}";
   const Ended ended = run_lockstep({"compare", "--runs", path});
   EXPECT_EQ(ended.code, 1);
-  expect_problem(ended.err, ErrorCode::kMalformedJson, {path, "'command'"});
+  expect_problem(ended.err, ErrorCode::kMalformedData, {path, "'command'"});
   EXPECT_EQ(run_lockstep({"compare", "--runs", folder.path("none")}).code, 1);
 }
 

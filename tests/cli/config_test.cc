@@ -84,7 +84,7 @@ TEST(ConfigFile, RefusesWhatIsNoOption) {
   for (const char* text : {"", "{", R"({"model": "a", "model": "b"})",
                            R"({"model": "a"} x)", R"({"model": [[[[1]]]]})"}) {
     EXPECT_EQ(error_code_of([&] { Command().words(text); }),
-              ErrorCode::kMalformedJson)
+              ErrorCode::kMalformedData)
         << text;
   }
 }

@@ -57,7 +57,7 @@ TEST(ExitCodes, OfRanksThatCanNotTrainAreThatOfTheJob) {
   const Words ranks = two_steps({"--strategy", "ddp", "--devices", "2xcpu"});
   const Outcome outcome = embedded("FAILURE=foreign-leaf", ranks);
   EXPECT_EQ(outcome.code, kExitTrainingFailed) << outcome.text;
-  expect_problem(outcome.text, ErrorCode::kForeignLeaf, {});
+  expect_problem(outcome.text, ErrorCode::kUnsupportedGraph, {});
   EXPECT_PRED2(contains, outcome.text, "exit code 70");
 }
 

@@ -82,7 +82,7 @@ TEST(Errors, MoreSlicesThanCores) {
 
 TEST(Errors, TheSameDeviceTwice) {
   expect_error(train({"--strategy", "dp", "--devices", "cpu:0,cpu:0"}),
-               kBadUsage, {in_brackets(ErrorCode::kDuplicateDevice), "cpu:0"});
+               kBadUsage, {in_brackets(ErrorCode::kBadOption), "cpu:0"});
 }
 
 TEST(Errors, Cifar10WithoutAFolder) {

@@ -157,7 +157,7 @@ TEST(Datasets, FitEveryModel) {
       run_lockstep({"eval", "--checkpoint", folder.path("mnistcnn"), "--data",
                     "cifar100", "--data-dir", folder.path("cifar100")});
   EXPECT_EQ(ended.code, 1);
-  EXPECT_PRED2(contains, ended.err, in_brackets(ErrorCode::kBadModelInput));
+  EXPECT_PRED2(contains, ended.err, in_brackets(ErrorCode::kBadTensor));
 }
 
 TEST(Datasets, TellWhatTheyNeed) {

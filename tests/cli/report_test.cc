@@ -124,7 +124,7 @@ TEST_F(Report, ReadsRunsOfEarlierVersions) {
   const Ended trace = run_lockstep(
       {"report", path("early.json"), "--trace", path("early.trace")});
   EXPECT_EQ(trace.code, 1);
-  expect_problem(trace.err, ErrorCode::kMalformedReport, {"early.json"});
+  expect_problem(trace.err, ErrorCode::kMalformedData, {"early.json"});
 }
 
 TEST_F(Report, RefusesRecordsThatCantBe) {
@@ -161,7 +161,7 @@ TEST_F(Report, NamesWhatIsNoRun) {
   write_text(path("text"), "hello");
   const Ended text = run_lockstep({"report", path("text")});
   EXPECT_EQ(text.code, 1);
-  expect_problem(text.err, ErrorCode::kMalformedJson, {path("text")});
+  expect_problem(text.err, ErrorCode::kMalformedData, {path("text")});
 }
 
 TEST_F(Report, FindsOutFirstThatItCantWrite) {

@@ -23,10 +23,16 @@ constexpr auto kDeadline = std::chrono::seconds(60);
 
 ProcessGroupOptions options_of(const std::string& backend) {
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(100);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(100));
   return options;
 }
+
+/// Calls that are joined without a ProcessGroup.
+struct Coalesced : CoalescedCalls {
+  explicit Coalesced(const CallFactory& calls) : CoalescedCalls(calls) {}
+  using CoalescedCalls::join;
+};
 
 at::Tensor filled(double value, int64_t count = 100) {
   return torch::full({count}, value, torch::kFloat64);
@@ -304,7 +310,7 @@ TEST(NcclTransport, MakesTheCallsOfAC10dBackend) {
             begin(calls.reduce_scatter_tensor(
                 whole_sum, torch::cat({filled(rank), filled(5)}),
                 ReduceOp::SUM))};
-        CoalescedCalls group(calls);
+        Coalesced group(calls);
         for (int i = 0; i < 5; ++i) group.all_reduce(sum);
         for (const auto& tensor : parts) group.all_reduce(tensor);
         run(std::move(group).join(transport.small_message_bytes()));

@@ -55,8 +55,9 @@ TEST_P(AuthenticatedWorld, MeetsInIt) {
   const auto sum = [&](int rank) {
     const ProcessGroup world(std::make_shared<const ProcessGroup::Impl>(
         store_of(served, rank), rank, 2, "127.0.0.1",
-        ProcessGroupOptions{.backend = GetParam(),
-                            .timeout = milliseconds(60'000)}));
+        ProcessGroupOptions()
+            .backend(GetParam())
+            .timeout(milliseconds(60'000))));
     auto value = torch::full({1000}, rank + 1.0);
     world.all_reduce(value);
     world.barrier();

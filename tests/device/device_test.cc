@@ -53,8 +53,8 @@ TEST(DevicesOfManySlices, ReadsAListAsIndices) {
 }
 
 TEST(DevicesOfManySlices, RefusesADeviceNamedTwice) {
-  expect_problem(error_of_many("cpu:0,cpu:1,cpu:0"),
-                 ErrorCode::kDuplicateDevice, {"cpu:0", "cpu:0, cpu:1, cpu:0"});
+  expect_problem(error_of_many("cpu:0,cpu:1,cpu:0"), ErrorCode::kBadOption,
+                 {"cpu:0", "cpu:0, cpu:1, cpu:0"});
 }
 
 TEST(DevicesOfManySlices, AllowsADeviceTwiceWhenAsked) {

@@ -155,8 +155,8 @@ class Checker {
     const auto ranks = static_cast<size_t>(case_.ranks);
     std::vector<Trace> traces(ranks);
     ProcessGroupOptions options;
-    options.backend = case_.backend;
-    options.timeout = kRankTimeout;
+    options.backend(case_.backend);
+    options.timeout(kRankTimeout);
     spawn(
         static_cast<int>(case_.ranks),
         [&](const ProcessGroup& world) {

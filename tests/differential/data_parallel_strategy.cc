@@ -18,7 +18,7 @@ DataParallelOptions options_of(const Case& of, const ProcessGroup& world) {
       .seed(of.seed)
       .intra_op_threads(1)
       .verify_first_step(of.verifies)
-      .world(world);
+      .process_group(world);
 }
 
 }  // namespace

@@ -41,16 +41,16 @@ std::unique_ptr<optim::Optimizer> make_own(
     const OptimizerSpec& spec, const std::vector<Tensor>& parameters,
     const optim::StateFactory& make_state) {
   if (spec.kind == "adamw") {
-    return optim::adamw(parameters, {.lr = spec.rate,
-                                     .eps = kEpsilon,
-                                     .weight_decay = spec.weight_decay,
-                                     .make_state = make_state});
+    return optim::adamw(parameters, optim::AdamWOptions(spec.rate)
+                                        .eps(kEpsilon)
+                                        .weight_decay(spec.weight_decay)
+                                        .make_state(make_state));
   }
-  return optim::sgd(parameters, {.lr = spec.rate,
-                                 .momentum = spec.momentum,
-                                 .weight_decay = spec.weight_decay,
-                                 .nesterov = spec.nesterov,
-                                 .make_state = make_state});
+  return optim::sgd(parameters, optim::SgdOptions(spec.rate)
+                                    .momentum(spec.momentum)
+                                    .weight_decay(spec.weight_decay)
+                                    .nesterov(spec.nesterov)
+                                    .make_state(make_state));
 }
 
 }  // namespace

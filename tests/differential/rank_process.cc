@@ -90,8 +90,8 @@ std::vector<RankRun> run_in_processes(const Case& of) {
   std::ofstream(folder.path() + "/case") << to_text(of);
   setenv(kFolderVariable, folder.path().c_str(), 1);
   ProcessGroupOptions options;
-  options.backend = of.backend;
-  options.timeout = kTimeout;
+  options.backend(of.backend);
+  options.timeout(kTimeout);
   const auto ends =
       run_processes("differential", static_cast<int>(of.ranks), options);
   std::vector<RankRun> runs;

@@ -154,14 +154,14 @@ const std::vector<Refusal>& refusals() {
                 has_flaw(of, {"late_layer", "late_parameter"});
        }},
       {"a loss that is no mean over the samples",
-       {"not the mean of", "[loss-not-mean]"},
+       {"not the mean of", "[bad-loss]"},
        [](const Case& of, const Trace&) {
          // Random numbers of a loss may be rounded to the same value by chance.
          return has_loss(of, {"ignoring", "weighs", "summed", "contrastive",
                               "unit_weights", "noisy"});
        }},
       {"a loss with wrong weights",
-       {"the weights that the loss function returns", "[loss-not-mean]"},
+       {"the weights that the loss function returns", "[bad-loss]"},
        [](const Case& of, const Trace&) {
          return has_loss(of, {"unit_weights"});
        }},
@@ -177,7 +177,7 @@ const std::vector<Refusal>& refusals() {
                 has_loss(of, {"weighted", "cross_entropy", "unit_weights"});
        }},
       {"no_sync(): gradients added to a sum over the ranks",
-       {"[mixed-accumulation]"},
+       {"[misuse]"},
        [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
       {"no_sync(): a rank without samples in the step that ends it",
        {"no samples in the step that ends no_sync()"},

@@ -36,7 +36,7 @@ TEST(Cnn, SaysWhatInputItTakes) {
     EXPECT_STREQ(error.what(),
                  "[models] cnn can't take this input; expected images (N, 3, "
                  "height, width) of 8x8 pixels or more, got (2, 1, 28, 28) "
-                 "[bad-model-input]");
+                 "[bad-tensor]");
   }
   EXPECT_THROW(model.forward(torch::randn({2, 3, 8, 7})), InvalidArgument);
   EXPECT_THROW(model.forward(torch::randn({3, 32, 32})), InvalidArgument);

@@ -98,7 +98,7 @@ TEST(Mlp, SaysWhatInputItTakes) {
     EXPECT_STREQ(error.what(),
                  "[models] mlp can't take this input; expected (N, ...) with "
                  "12 values a sample, got (2, 3, 2, 3); build the mlp with "
-                 "the in_features of the data [bad-model-input]");
+                 "the in_features of the data [bad-tensor]");
   }
   EXPECT_THROW(model.forward(torch::randn({12})), InvalidArgument);
   EXPECT_THROW(model.forward(torch::tensor(1.0)), InvalidArgument);

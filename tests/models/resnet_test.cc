@@ -98,7 +98,7 @@ TEST(ResNet, SaysWhatInputItTakes) {
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
                  "[models] resnet34 can't take this input; expected images "
-                 "(N, 3, height, width), got (2, 1, 28, 28) [bad-model-input]");
+                 "(N, 3, height, width), got (2, 1, 28, 28) [bad-tensor]");
   }
   EXPECT_THROW(model.forward(torch::randn({3, 32, 32})), InvalidArgument);
 }

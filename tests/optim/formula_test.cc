@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "lockstep/optim/blocks.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -91,10 +92,10 @@ TEST_P(Formula, OfSgd) {
         for (const bool nesterov : {false, true}) {
           if (nesterov && momentum == 0) continue;
           const Tensor parameter = wave(n, 0.5, GetParam()).requires_grad_();
-          const auto optimizer = sgd({parameter}, {.lr = 0.1,
-                                                   .momentum = momentum,
-                                                   .weight_decay = decay,
-                                                   .nesterov = nesterov});
+          const auto optimizer = sgd(
+              {parameter},
+              SgdOptions(0.1).momentum(momentum).weight_decay(decay).nesterov(
+                  nesterov));
           expect_formula(
               parameter, *optimizer,
               [&](int, const Tensor& gradient, Tensor& p, auto& state) {
@@ -118,7 +119,7 @@ TEST_P(Formula, OfAdamW) {
     for (const double decay : {0.0, 0.1}) {
       const Tensor parameter = wave(n, 0.5, GetParam()).requires_grad_();
       const auto optimizer =
-          adamw({parameter}, {.lr = 0.01, .eps = 1e-4, .weight_decay = decay});
+          adamw({parameter}, AdamWOptions(0.01).eps(1e-4).weight_decay(decay));
       expect_formula(
           parameter, *optimizer,
           [&](int step, const Tensor& gradient, Tensor& p, auto& state) {
@@ -142,7 +143,7 @@ TEST(SgdBits, AreThoseOfTheFusedKernel) {
     const Tensor parameter = wave(20000, 0.5, type).requires_grad_();
     const Tensor gradient = wave(20000, 1, type);
     const auto optimizer =
-        sgd({parameter}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
+        sgd({parameter}, SgdOptions(0.1).momentum(0.9).weight_decay(0.1));
     Tensor fused = parameter.detach().clone();
     Tensor buffer = torch::zeros_like(fused);
     for (int step = 0; step < 3; ++step) {

@@ -53,10 +53,9 @@ TEST(Sgd, AgreesWithTorchOptim) {
       if (nesterov && momentum == 0) continue;
       const auto a = parameters();
       const auto b = clones(a);
-      const auto ours = sgd(a, {.lr = 0.1,
-                                .momentum = momentum,
-                                .weight_decay = 0.01,
-                                .nesterov = nesterov});
+      const auto ours =
+          sgd(a, SgdOptions(0.1).momentum(momentum).weight_decay(0.01).nesterov(
+                     nesterov));
       torch::optim::SGD theirs(b, torch::optim::SGDOptions(0.1)
                                       .momentum(momentum)
                                       .weight_decay(0.01)
@@ -69,7 +68,7 @@ TEST(Sgd, AgreesWithTorchOptim) {
 TEST(AdamW, AgreesWithTorchOptim) {
   const auto a = parameters();
   const auto b = clones(a);
-  const auto ours = adamw(a, {.lr = 0.01, .weight_decay = 0.1});
+  const auto ours = adamw(a, AdamWOptions(0.01).weight_decay(0.1));
   torch::optim::AdamW theirs(
       b, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   compare(*ours, theirs, a, b);
@@ -112,7 +111,7 @@ TEST(Optimizer, RestoresItsState) {
 
 TEST(Optimizer, FollowsParametersThatMoveInMemoryOnly) {
   auto p = parameters();
-  const auto optimizer = sgd(p, {.lr = 1.0});
+  const auto optimizer = sgd(p, 1.0);
   p[0].set_data(torch::zeros_like(p[0].detach()));
   p[0].mutable_grad() = torch::ones_like(p[0].detach());
   optimizer->step();
@@ -143,7 +142,7 @@ TEST(Optimizer, MovesTheVersionsOfWhatItUpdates) {
 
 TEST(Optimizer, RefusesAParameterThatWasTransposed) {
   auto weight = torch::randn({4, 4}).requires_grad_();
-  const auto optimizer = sgd({weight}, {.momentum = 0.9});
+  const auto optimizer = sgd({weight}, SgdOptions().momentum(0.9));
   weight.set_data(weight.detach().t());
   weight.mutable_grad() = torch::ones({4, 4});
   EXPECT_THROW(optimizer->step(), InvalidArgument);
@@ -152,10 +151,11 @@ TEST(Optimizer, RefusesAParameterThatWasTransposed) {
 TEST(Optimizer, RefusesWhatItCannotUse) {
   EXPECT_THROW(sgd({}, {}), InvalidArgument);
   EXPECT_THROW(sgd({torch::zeros({2}, torch::kLong)}, {}), InvalidArgument);
-  EXPECT_THROW(sgd(parameters(), {.lr = -1}), InvalidArgument);
-  EXPECT_THROW(sgd(parameters(), {.lr = 1, .nesterov = true}), InvalidArgument);
-  EXPECT_THROW(adamw(parameters(), {.beta1 = 1}), InvalidArgument);
-  const auto optimizer = sgd(parameters(), {.momentum = 0.9});
+  EXPECT_THROW(sgd(parameters(), -1), InvalidArgument);
+  EXPECT_THROW(sgd(parameters(), SgdOptions(1).nesterov(true)),
+               InvalidArgument);
+  EXPECT_THROW(adamw(parameters(), AdamWOptions().beta1(1)), InvalidArgument);
+  const auto optimizer = sgd(parameters(), SgdOptions().momentum(0.9));
   EXPECT_THROW(optimizer->load_state_dict({}), CheckpointError);
 }
 

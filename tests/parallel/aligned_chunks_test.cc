@@ -9,6 +9,7 @@
 
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/engine.h"
 #include "tests/parallel/nets.h"
 
 // A chunk of a batch starts anywhere in it. The bits of a shard must not depend

@@ -93,7 +93,7 @@ TEST(Checkpointing, UpdatesAllParametersOverRanks) {
                     DataParallel<CheckpointedNetImpl> model(
                         net,
                         [] { return std::make_shared<CheckpointedNetImpl>(); },
-                        slices(1), DataParallelOptions().world(world));
+                        slices(1), DataParallelOptions().process_group(world));
                     torch::optim::SGD own(net->parameters(), 0.1);
                     for (int64_t step = 0; step < 3; ++step) {
                       const int64_t first = 8 * step + 4 * world.rank();

@@ -240,7 +240,7 @@ TEST(DataParallel, RunsTorchScript) {
   // The replicas' parameters are leaves of their own.
   const Tensor before = w.detach().clone();
   w.mutable_grad().reset();
-  auto sgd = optim::sgd({w}, {.lr = 1});
+  auto sgd = optim::sgd({w}, 1);
   model->train_step(
       {x}, torch::zeros({5, 2}),
       [](const c10::IValue& output, const c10::IValue& target) {

@@ -17,13 +17,13 @@ TEST(FirstStepLoss, ThatIsNoMeanIsRefused) {
       Mlp net;
       const DataParallel model(net, slices(2),
                                DataParallelOptions().shards(shards));
-      const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+      const auto sgd = optim::sgd(net->parameters(), 0.1);
       const std::string before = bytes_of(*net);
       const std::string text = text_of_error(
           [&] {
             model->train_step(images(), uneven_targets(), each.loss, *sgd);
           },
-          ErrorCode::kLossNotMean);
+          ErrorCode::kBadLoss);
       EXPECT_PRED2(contains, text, each.advice);
       EXPECT_TRUE(bytes_of(*net) == before);
     }
@@ -49,7 +49,7 @@ TEST(FirstStepLoss, IsCheckedForEachOfTwoLosses) {
                             return summed(output, target);
                           });
       },
-      ErrorCode::kLossNotMean);
+      ErrorCode::kBadLoss);
 }
 
 TEST(FirstStepLoss, IsCheckedInTheFirstStepThatIsFinite) {
@@ -59,7 +59,7 @@ TEST(FirstStepLoss, IsCheckedInTheFirstStepThatIsFinite) {
   EXPECT_FALSE(model->train_step(broken, classes(), summed).is_finite);
   net->zero_grad();
   text_of_error([&] { model->train_step(images(), classes(), summed); },
-                ErrorCode::kLossNotMean);
+                ErrorCode::kBadLoss);
 }
 
 TEST(FirstStepLoss, ThatDrawsRandomNumbersIsReportedOnce) {
@@ -96,7 +96,7 @@ TEST(FirstStepLoss, OfAShardWhoseTargetsAreAllIgnoredIsRefused) {
                           torch::tensor({0, 0, 0, 0, 0, 0, 1, 2, 3, 1, 2, 3}),
                           ignoring);
       },
-      ErrorCode::kLossNotMean);
+      ErrorCode::kBadLoss);
 }
 
 // Both shards have as many targets that count.
@@ -109,7 +109,7 @@ TEST(FirstStepLoss, ThatIgnoresTargetsIsFoundByItsSamples) {
                           torch::tensor({1, 0, 2, 0, 3, 1, 2, 0, 3, 0, 1, 2}),
                           ignoring);
       },
-      ErrorCode::kLossNotMean);
+      ErrorCode::kBadLoss);
   EXPECT_PRED2(contains, text, "samples' losses");
 }
 
@@ -125,7 +125,7 @@ TEST(FirstStepLoss, ThatIgnoresATargetIsFoundInBfloat16) {
                           torch::tensor({1, 3, 2, 0, 3, 1, 2, 3, 3, 2, 1, 2}),
                           ignoring);
       },
-      ErrorCode::kLossNotMean);
+      ErrorCode::kBadLoss);
   EXPECT_PRED2(contains, text, "samples' losses");
 }
 
@@ -142,7 +142,7 @@ TEST(FirstStepLoss, WithWeightsThatDoNotAddUpIsRefused) {
                       target.size(0) * target.size(0)};
             });
       },
-      ErrorCode::kLossNotMean);
+      ErrorCode::kBadLoss);
   EXPECT_PRED2(contains, text, "do not add up");
 }
 

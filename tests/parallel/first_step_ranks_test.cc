@@ -18,15 +18,16 @@ std::vector<std::string> errors_of_ranks(
     const std::string& backend,
     const std::function<void(const ProcessGroup&)>& act) {
   std::vector<std::string> texts(2);
-  spawn(2,
-        [&](const ProcessGroup& world) {
-          try {
-            act(world);
-          } catch (const ParallelError& error) {
-            texts[static_cast<size_t>(world.rank())] = error.what();
-          }
-        },
-        {.backend = backend});
+  spawn(
+      2,
+      [&](const ProcessGroup& world) {
+        try {
+          act(world);
+        } catch (const ParallelError& error) {
+          texts[static_cast<size_t>(world.rank())] = error.what();
+        }
+      },
+      ProcessGroupOptions().backend(backend));
   return texts;
 }
 
@@ -49,7 +50,7 @@ TEST_P(FirstStepOfRanks, IsRefusedByAllWithOneError) {
               return made;
             },
             world);
-        const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+        const auto sgd = optim::sgd(net->parameters(), 0.1);
         for (int attempt = 0; attempt < 2; ++attempt) {
           const std::string before = bytes_of(*net);
           try {
@@ -74,7 +75,7 @@ TEST_P(FirstStepOfRanks, RefusesLossesThatAreNoMeans) {
       const auto texts =
           errors_of_ranks(GetParam(), [&](const ProcessGroup& world) {
             Mlp net;
-            const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+            const auto sgd = optim::sgd(net->parameters(), 0.1);
             const auto step = [&](const auto& model) {
               model->train_step(x.narrow(0, world.rank() * 6, 6),
                                 y.narrow(0, world.rank() * 6, 6), each.loss,
@@ -84,7 +85,7 @@ TEST_P(FirstStepOfRanks, RefusesLossesThatAreNoMeans) {
               step(DistributedDataParallel(net, world));
             } else {
               step(DataParallel(net, {slices(2)[world.rank()]},
-                                DataParallelOptions().world(world)));
+                                DataParallelOptions().process_group(world)));
             }
           });
       EXPECT_PRED2(contains, texts[0], each.advice);
@@ -113,7 +114,7 @@ TEST_P(FirstStepOfRanks, ComparesTheLossesOfDifferentRanks) {
         model->train_step(x.narrow(0, world.rank() * 4, 4),
                           y.narrow(0, world.rank() * 4, 4), token_loss);
       });
-  EXPECT_PRED2(contains, texts[0], "[loss-not-mean]");
+  EXPECT_PRED2(contains, texts[0], "[bad-loss]");
   EXPECT_PRED2(contains, texts[0], "ranks' losses");
   EXPECT_EQ(texts[0], texts[1]);
 }
@@ -127,8 +128,8 @@ TEST_P(FirstStepOfRanks, ChecksTheLossOfAStepUnderNoSync) {
         const auto no_sync = model->no_sync();
         model->train_step(images(), classes(), contrastive);
       });
-  EXPECT_PRED2(contains, texts[0], "[loss-not-mean]");
-  EXPECT_PRED2(contains, texts[1], "[loss-not-mean]");
+  EXPECT_PRED2(contains, texts[0], "[bad-loss]");
+  EXPECT_PRED2(contains, texts[1], "[bad-loss]");
 }
 
 // As the first call, before any step: it is no collective call.
@@ -140,7 +141,7 @@ TEST_P(FirstStepOfRanks, ComparesReplicasInAnEvaluation) {
         net->scale = 3;
         const DataParallel<ScaledImpl> model(
             net, [] { return std::make_shared<ScaledImpl>(); }, slices(2),
-            DataParallelOptions().world(world));
+            DataParallelOptions().process_group(world));
         if (world.rank() == 1) return;
         const torch::NoGradGuard no_grad;
         model->forward(x);

@@ -107,7 +107,7 @@ TEST(FirstStep, FindsWeightsThatAreTiedByAssignment) {
   for (const int k : {1, 2, 3}) {
     Tied net;
     const DataParallel model(net, slices(k));
-    const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+    const auto sgd = optim::sgd(net->parameters(), 0.1);
     const std::string before = bytes_of(*net);
     const Tensor x = images();
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -349,7 +349,7 @@ std::string trained(bool verifies, int k, bool own_loop) {
   const DataParallel model(
       net, slices(k),
       DataParallelOptions().shards(4).seed(2).verify_first_step(verifies));
-  const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+  const auto sgd = optim::sgd(net->parameters(), 0.1);
   for (int step = 0; step < 3; ++step) {
     const Tensor x = torch::randn({16, 3, 6, 6});
     const Tensor y = torch::randint(4, {16});

@@ -15,6 +15,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/module/replica.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/nets.h"
 
@@ -94,10 +95,8 @@ TEST_F(OwnMemory, SeesTheUpdatesOfLibTorchsSgd) {
 }
 
 TEST_F(OwnMemory, SeesTheUpdatesOfLockstepsOptimizers) {
-  expect_seen(
-      [](Mlp& net) { optim::sgd(net->parameters(), {.lr = 0.1})->step(); });
-  expect_seen(
-      [](Mlp& net) { optim::adamw(net->parameters(), {.lr = 0.1})->step(); });
+  expect_seen([](Mlp& net) { optim::sgd(net->parameters(), 0.1)->step(); });
+  expect_seen([](Mlp& net) { optim::adamw(net->parameters(), 0.1)->step(); });
 }
 
 TEST_F(OwnMemory, SeesWhatIsWrittenBelowTheVersionCounter) {
@@ -122,7 +121,7 @@ TEST(Following, RefusesABackwardOverATrainStep) {
     Mlp net;
     const DataParallel model(net, slices(k));
     const Tensor x = torch::randn({4, 6});
-    const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+    const auto sgd = optim::sgd(net->parameters(), 0.1);
     const Tensor loss = model->forward(x).square().sum();
     const Tensor of_module = net->forward(x).square().sum();
     model->train_step(x, torch::randint(4, {4}), testing_nets::cross_entropy,
@@ -178,7 +177,7 @@ TEST(Following, SeesAReplacedModule) {
   model->forward(x);
   net->head = net->replace_module("head", torch::nn::Linear(6, 9));
   expect_followed(model, x);
-  const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+  const auto sgd = optim::sgd(net->parameters(), 0.1);
   const Tensor before = net->head->weight.clone();
   model->train_step(x, torch::randint(9, {8}), testing_nets::cross_entropy,
                     *sgd);

@@ -155,7 +155,7 @@ TEST_P(SharedStorage, OfTwoGradientsIsClippedOnce) {
 
   const int64_t count = GetParam();
   DataParallel model(net, slices(count == 1 ? 1 : 2), shards(count));
-  auto sgd = optim::sgd(net->parameters(), {.lr = 0.5});
+  auto sgd = optim::sgd(net->parameters(), 0.5);
   const auto result = model->train_step(x, y, half_square, *sgd,
                                         TrainStepOptions().clip_grad_norm(0.1));
   EXPECT_NEAR(result.gradient_norm, norm, 1e-10);
@@ -179,7 +179,7 @@ TEST(SharedStorageOnOneShard, OfTwoGradientsIsClippedOnce) {
   const Tensor gradient = plain->position.grad().clone();
 
   DataParallel model(net, slices(1), shards(1));
-  auto sgd = optim::sgd(net->parameters(), {.lr = 1});
+  auto sgd = optim::sgd(net->parameters(), 1);
   const auto result = model->train_step(x, y, half_square, *sgd,
                                         TrainStepOptions().clip_grad_norm(0.1));
   const Tensor scaled = gradient * (0.1 / (result.gradient_norm + 1e-6));

@@ -24,8 +24,8 @@ TEST_P(InferenceModes, LeaveNothingBehindThatTrainingCannotUse) {
   const auto options = DataParallelOptions().buffers(GetParam()).shards(2);
   const DataParallel evaluated(net, slices(2), options);
   const DataParallel quiet(twin, slices(2), options);
-  const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
-  const auto twin_sgd = optim::sgd(twin->parameters(), {.lr = 0.1});
+  const auto sgd = optim::sgd(net->parameters(), 0.1);
+  const auto twin_sgd = optim::sgd(twin->parameters(), 0.1);
   const Tensor x = torch::randn({8, 3, 5, 5});
   const Tensor y = torch::randint(4, {8});
   for (int step = 0; step < 3; ++step) {
@@ -49,7 +49,7 @@ TEST(InferenceMode, MayEncloseTheWrap) {
     model = std::make_shared<DataParallel<NetImpl>>(net, slices(2));
     (*model)->forward(torch::randn({8, 3, 5, 5}));
   }
-  const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1});
+  const auto sgd = optim::sgd(net->parameters(), 0.1);
   const Tensor before = net->fc->weight.clone();
   (*model)->train_step(torch::randn({8, 3, 5, 5}), torch::randint(4, {8}),
                        testing_nets::cross_entropy, *sgd);

@@ -86,8 +86,8 @@ using Step = std::function<StepResult(const Model& model, const Tensor& x,
 template <class Model>
 std::vector<Step<Model>> steps_of(const std::shared_ptr<NetImpl>& net,
                                   const optim::StateFactory& make_state = {}) {
-  const auto fused = std::shared_ptr<optim::Optimizer>(
-      optim::sgd(net->parameters(), {.lr = 0.1, .make_state = make_state}));
+  const auto fused = std::shared_ptr<optim::Optimizer>(optim::sgd(
+      net->parameters(), optim::SgdOptions(0.1).make_state(make_state)));
   const auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
   const auto rms_prop =
       std::make_shared<torch::optim::RMSprop>(net->parameters());
@@ -161,7 +161,7 @@ TEST(NotFinite, NamesTheGradientThatIsNotFinite) {
   };
   {
     auto net = std::make_shared<RootImpl>();
-    check(*optim::sgd(net->parameters(), {.lr = 0.1}), net);
+    check(*optim::sgd(net->parameters(), 0.1), net);
   }
   {
     auto net = std::make_shared<RootImpl>();
@@ -179,7 +179,7 @@ TEST(NotFinite, NamesTheGradientOfALossThatIsNan) {
   LogCapture log;
   const auto net = make_net();
   const DataParallel<NetImpl> model(net, slices(2));
-  const auto optimizer = optim::sgd(net->parameters(), {.lr = 0.1});
+  const auto optimizer = optim::sgd(net->parameters(), 0.1);
   // Only the second layer gets gradients.
   for (auto& parameter : net->first->parameters()) {
     parameter.requires_grad_(false);
@@ -211,7 +211,7 @@ TEST(NotFinite, IsNotReportedIfTheScaleOfTheLossIsTheCause) {
   LogCapture log;
   const auto net = make_net();
   const DataParallel<NetImpl> model(net, slices(2));
-  const auto optimizer = optim::sgd(net->parameters(), {.lr = 0.1});
+  const auto optimizer = optim::sgd(net->parameters(), 0.1);
   const auto options = TrainStepOptions().loss_scale(1e38);
   const auto step = [&](const Tensor& x) {
     return model->train_step(
@@ -267,20 +267,21 @@ TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
   for (size_t kind = 0; kind < 3; ++kind) {
     for (const bool is_ddp : {false, true}) {
       LogCapture log;
-      EXPECT_EQ(on_ranks(2,
-                         [&](const ProcessGroup& world) {
-                           const auto net = make_net();
-                           if (is_ddp) {
-                             run(DistributedDataParallel<NetImpl>(net, world),
-                                 net, world, kind);
-                           } else {
-                             run(DataParallel<NetImpl>(
-                                     net, {Device{}},
-                                     DataParallelOptions().world(world)),
-                                 net, world, kind);
-                           }
-                         }),
-                "");
+      EXPECT_EQ(
+          on_ranks(2,
+                   [&](const ProcessGroup& world) {
+                     const auto net = make_net();
+                     if (is_ddp) {
+                       run(DistributedDataParallel<NetImpl>(net, world), net,
+                           world, kind);
+                     } else {
+                       run(DataParallel<NetImpl>(
+                               net, {Device{}},
+                               DataParallelOptions().process_group(world)),
+                           net, world, kind);
+                     }
+                   }),
+          "");
       size_t reports = 0;
       for (const std::string& line : log.lines()) {
         if (!contains(line, "updated nothing")) continue;

@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/engine.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"

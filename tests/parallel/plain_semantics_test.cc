@@ -77,7 +77,7 @@ TEST_P(PlainSemantics, CallHooksOnParametersWithTheGradientOfTheBatch) {
   net->parameters()[0].register_hook(twice);
   plain->parameters()[0].register_hook(twice);
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), {.lr = kLr});
+  auto fused_sgd = optim::sgd(net->parameters(), kLr);
   auto plain_sgd = make_plain_sgd(plain->parameters());
   for (int step = 0; step < 2; ++step) {
     plain_sgd.zero_grad();
@@ -101,7 +101,7 @@ TEST_P(PlainSemantics, KeepWhatTheLossTakesFromTheParameters) {
     };
   };
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), {.lr = kLr});
+  auto fused_sgd = optim::sgd(net->parameters(), kLr);
   auto plain_sgd = make_plain_sgd(plain->parameters());
   for (int step = 0; step < 3; ++step) {
     plain_sgd.zero_grad();
@@ -114,7 +114,7 @@ TEST_P(PlainSemantics, KeepWhatTheLossTakesFromTheParameters) {
 
 TEST_P(PlainSemantics, GiveAnInputItsGradientAndTheGraphBehindIt) {
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), {.lr = kLr});
+  auto fused_sgd = optim::sgd(net->parameters(), kLr);
   auto plain_sgd = make_plain_sgd(plain->parameters());
   Tensor encoder = torch::randn({6, 6}, torch::kDouble).requires_grad_();
   Tensor plain_encoder = encoder.detach().clone().requires_grad_();
@@ -145,7 +145,7 @@ TEST_P(PlainSemantics, GiveALeafOfTheLossItsGradient) {
 
 TEST_P(PlainSemantics, AddToTheGradientsThatAreThere) {
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), {.lr = kLr});
+  auto fused_sgd = optim::sgd(net->parameters(), kLr);
   auto plain_sgd = make_plain_sgd(plain->parameters());
   const Data second;
   for (int cycle = 0; cycle < 2; ++cycle) {
@@ -163,14 +163,14 @@ TEST_P(PlainSemantics, AddToTheGradientsThatAreThere) {
 TEST_P(PlainSemantics, LeaveNoGradientsAlsoWhereTheOptimizerHasNoParameter) {
   const auto model = wrap();
   const auto all = net->parameters();
-  auto fused_sgd = optim::sgd({all[0], all[1]}, {.lr = kLr});
+  auto fused_sgd = optim::sgd({all[0], all[1]}, kLr);
   model->train_step(data.x, data.y, mean_square, *fused_sgd);
   for (const Tensor& parameter : all) EXPECT_FALSE(parameter.grad().defined());
 }
 
 TEST_P(PlainSemantics, LeaveNoNanBehindAStepThatWasSkipped) {
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), {.lr = kLr});
+  auto fused_sgd = optim::sgd(net->parameters(), kLr);
   Tensor bad = data.x.clone();
   bad[9][0] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(
@@ -233,7 +233,7 @@ TEST(ASubmoduleRegisteredTwice, IsUpdatedOnce) {
                           torch::optim::SGDOptions(kLr).momentum(0.9));
     const DataParallel model(net, slices(devices));
     auto fused_sgd = optim::sgd(optim::unique(net->parameters()),
-                                {.lr = kLr, .momentum = 0.9});
+                                optim::SgdOptions(kLr).momentum(0.9));
     for (int step = 0; step < 5; ++step) {
       plain_sgd.zero_grad();
       namespace F = torch::nn::functional;
@@ -274,7 +274,7 @@ TEST(ASubmoduleRegisteredTwice, IsUpdatedByTorchAsInAPlainLoop) {
 TEST(ASubmoduleRegisteredTwice, IsRefusedByOurOptimizersUnlessListedOnce) {
   const Twice net;
   try {
-    optim::sgd(net->parameters(), {.lr = kLr});
+    optim::sgd(net->parameters(), kLr);
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.code(), ErrorCode::kBadOptimizer);
@@ -298,7 +298,7 @@ TEST_P(AnUnevenSplit, TakesTheTotalWithoutAnOptimizer) {
         Mlp net = copy_of(whole);
         const DataParallel model(
             net, std::vector{Device{}},
-            DataParallelOptions().world(world).intra_op_threads(1));
+            DataParallelOptions().process_group(world).intra_op_threads(1));
         const int64_t first = world.rank() == 0 ? 0 : 2;
         const int64_t count = world.rank() == 0 ? 2 : 1;
         model->train_step(x.narrow(0, first, count), y.narrow(0, first, count),
@@ -319,11 +319,12 @@ TEST_P(AnUnevenSplit, RefusesGradientsThatDifferBetweenRanks) {
         Mlp net;
         const DataParallel model(
             net, std::vector{Device{}},
-            DataParallelOptions().world(world).intra_op_threads(1));
+            DataParallelOptions().process_group(world).intra_op_threads(1));
         auto sgd =
-            optim::sgd(net->parameters(), {.make_state = [&](const Tensor& p) {
+            optim::sgd(net->parameters(),
+                       optim::SgdOptions().make_state([&](const Tensor& p) {
                          return model->make_state(p);
-                       }});
+                       }));
         net->parameters()[1].mutable_grad() =
             torch::full({16}, static_cast<double>(world.rank()), torch::kFloat);
         model->train_step(torch::randn({2, 6}), torch::randn({2, 4}),

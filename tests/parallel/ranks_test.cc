@@ -31,7 +31,7 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 std::vector<Device> host() { return {Device{}}; }
 
 DataParallelOptions of(const ProcessGroup& world) {
-  return DataParallelOptions().world(world).intra_op_threads(1);
+  return DataParallelOptions().process_group(world).intra_op_threads(1);
 }
 
 /// Returns the message of the first exception that a rank threw, or "".
@@ -84,11 +84,11 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
       [](ProcessGroup world) {
         auto net = std::make_shared<NetImpl>(4);
         auto model = DataParallel(net, host(), of(world));
-        auto sgd =
-            optim::sgd(net->parameters(),
-                       {.make_state = [&](const torch::Tensor& parameter) {
-                         return model->make_state(parameter);
-                       }});
+        auto sgd = optim::sgd(
+            net->parameters(),
+            optim::SgdOptions().make_state([&](const torch::Tensor& parameter) {
+              return model->make_state(parameter);
+            }));
         const int64_t samples = 4 + world.rank();
         model->train_step(torch::randn({samples, 3}),
                           torch::randn({samples, 1}), loss_of, *sgd);
@@ -136,9 +136,9 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
     auto model = DataParallel(net, std::move(devices), of(world).shards(6));
     auto sgd = optim::sgd(
         net->parameters(),
-        {.lr = 0.1, .make_state = [&](const torch::Tensor& parameter) {
-           return model->make_state(parameter);
-         }});
+        optim::SgdOptions(0.1).make_state([&](const torch::Tensor& parameter) {
+          return model->make_state(parameter);
+        }));
     for (int step = 0; step < 3; ++step) {
       model->train_step(x.slice(0, begin, end), y.slice(0, begin, end), loss_of,
                         *sgd, TrainStepOptions().batch(12));

@@ -75,7 +75,8 @@ torch::Tensor loss_of(const torch::Tensor& output,
 void train_one_step(const ProcessGroup& world) {
   auto net = std::make_shared<WideNetImpl>();
   auto model = DataParallel(
-      net, {Device{}}, DataParallelOptions().world(world).intra_op_threads(1));
+      net, {Device{}},
+      DataParallelOptions().process_group(world).intra_op_threads(1));
   model->train_step(torch::ones({2, 1024}), torch::zeros({2, 1024}), loss_of);
 }
 
@@ -115,57 +116,60 @@ TEST(Resources, StayFlatOverWorldsThatAreDropped) {
 // The gradient of a model that is gone is still its owner's.
 TEST(Resources, OfAGradientStayAsLongAsTheGradient) {
   install_accounting_allocator();
-  EXPECT_EQ(testing_ddp::failure_of(
-                2, "shm",
-                [](ProcessGroup world) {
-                  auto net = std::make_shared<WideNetImpl>();
-                  {
-                    auto model = DataParallel(
-                        net, {Device{}},
-                        DataParallelOptions().world(world).intra_op_threads(1));
-                    model->train_step(torch::ones({2, 1024}),
-                                      torch::zeros({2, 1024}), loss_of);
-                  }
-                  world.barrier();
-                  const auto gradient = net->first->weight.grad();
-                  TORCH_CHECK(gradient.isfinite().all().item<bool>());
-                }),
-            "");
+  EXPECT_EQ(
+      testing_ddp::failure_of(
+          2, "shm",
+          [](ProcessGroup world) {
+            auto net = std::make_shared<WideNetImpl>();
+            {
+              auto model = DataParallel(
+                  net, {Device{}},
+                  DataParallelOptions().process_group(world).intra_op_threads(
+                      1));
+              model->train_step(torch::ones({2, 1024}), torch::zeros({2, 1024}),
+                                loss_of);
+            }
+            world.barrier();
+            const auto gradient = net->first->weight.grad();
+            TORCH_CHECK(gradient.isfinite().all().item<bool>());
+          }),
+      "");
 }
 
 // Copied gradients are counted. Blocks that other ranks read are not part of
 // the cache.
 TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
   install_accounting_allocator();
-  EXPECT_EQ(testing_ddp::failure_of(
-                2, "shm",
-                [](ProcessGroup world) {
-                  auto net = std::make_shared<WideNetImpl>();
-                  // Each rank has its own slice, because ranks must not use
-                  // each other's memory.
-                  const Device slice{DeviceKind::kCpu, world.rank(), 2};
-                  auto model = DataParallel(
-                      net, {slice},
-                      DataParallelOptions().world(world).intra_op_threads(1));
-                  const auto step = [&] {
-                    for (auto& p : net->parameters()) {
-                      p.mutable_grad().reset();
-                    }
-                    model->train_step(torch::ones({2, 1024}),
-                                      torch::zeros({2, 1024}), loss_of);
-                  };
-                  step();
-                  const int64_t copied = model->copy_bytes();
-                  world.barrier();
-                  release_cached_memory();
-                  world.barrier();
-                  for (int i = 0; i < 3; ++i) step();
-                  TORCH_CHECK(model->copy_bytes() == copied, copied,
-                              " bytes copied before, ", model->copy_bytes(),
-                              " after");
-                  TORCH_CHECK(copied < 1024 * 1024 * 4, "copies the weight");
-                }),
-            "");
+  EXPECT_EQ(
+      testing_ddp::failure_of(
+          2, "shm",
+          [](ProcessGroup world) {
+            auto net = std::make_shared<WideNetImpl>();
+            // Each rank has its own slice, because ranks must not use
+            // each other's memory.
+            const Device slice{DeviceKind::kCpu, world.rank(), 2};
+            auto model = DataParallel(
+                net, {slice},
+                DataParallelOptions().process_group(world).intra_op_threads(1));
+            const auto step = [&] {
+              for (auto& p : net->parameters()) {
+                p.mutable_grad().reset();
+              }
+              model->train_step(torch::ones({2, 1024}), torch::zeros({2, 1024}),
+                                loss_of);
+            };
+            step();
+            const int64_t copied = model->copy_bytes();
+            world.barrier();
+            release_cached_memory();
+            world.barrier();
+            for (int i = 0; i < 3; ++i) step();
+            TORCH_CHECK(model->copy_bytes() == copied, copied,
+                        " bytes copied before, ", model->copy_bytes(),
+                        " after");
+            TORCH_CHECK(copied < 1024 * 1024 * 4, "copies the weight");
+          }),
+      "");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "tests/base/error_code_of.h"
@@ -308,8 +309,9 @@ TEST_P(SharedOnRanks, IsWholeInAStep) {
                      [&](ProcessGroup world) {
                        DistributedDataParallel ddp(new_net(), world);
                        step(ddp, world);
-                       DataParallel dp(new_net(), slices(1),
-                                       DataParallelOptions().world(world));
+                       DataParallel dp(
+                           new_net(), slices(1),
+                           DataParallelOptions().process_group(world));
                        step(dp, world);
                      }),
             "");
@@ -349,7 +351,7 @@ TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {
       throw;
     }
   });
-  EXPECT_PRED2(contains, failure, "[foreign-leaf]");
+  EXPECT_PRED2(contains, failure, "[unsupported-graph]");
 }
 
 TEST_P(SharedOnRanks, AloneMayDifferInSizeFromTheBatch) {

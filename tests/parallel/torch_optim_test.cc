@@ -179,7 +179,7 @@ TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
   for (const Rule rule : kRules) {
     const std::string single = bytes_on(1, rule, 0);
     ProcessGroupOptions options;
-    options.backend = GetParam();
+    options.backend(GetParam());
     std::array<std::string, 2> of_ranks;
     const Batches data = batches(6);
     const Mlp initial = new_mlp();
@@ -189,7 +189,7 @@ TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
           auto net = std::dynamic_pointer_cast<MlpImpl>(initial->clone());
           const DataParallel model(net, std::vector{Device{}},
                                    DataParallelOptions()
-                                       .world(world)
+                                       .process_group(world)
                                        .shards(kShards)
                                        .intra_op_threads(1));
           const auto optimizer = make(rule, net->parameters());

@@ -27,11 +27,12 @@ enum class Rule { kSgd, kAdamW };
 
 std::unique_ptr<optim::Optimizer> make(Rule rule, std::vector<Tensor> p) {
   if (rule == Rule::kAdamW) {
-    return optim::adamw(std::move(p), {.lr = 1e-2, .weight_decay = 0.1});
+    return optim::adamw(std::move(p),
+                        optim::AdamWOptions(1e-2).weight_decay(0.1));
   }
   return optim::sgd(
       std::move(p),
-      {.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true});
+      optim::SgdOptions(0.1).momentum(0.9).weight_decay(1e-3).nesterov(true));
 }
 
 /// Bytes of a net with BatchNorm and dropout after five steps.
@@ -123,7 +124,7 @@ TEST(TrainStep, ClipsAsClipGradNormDoes) {
   Mlp net;
   Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
   const DataParallel model(net, slices(2));
-  const auto optimizer = optim::sgd(model->parameters(), {.lr = 1.0});
+  const auto optimizer = optim::sgd(model->parameters(), 1.0);
   const Tensor x = torch::randn({8, 6}) * 10;
   const Tensor y = torch::randint(4, {8});
   const auto result = model->train_step(

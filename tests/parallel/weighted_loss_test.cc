@@ -108,7 +108,7 @@ TEST(WeightedLoss, HasTheBitsOfAPlainMeanIfTheWeightsAreTheSamples) {
   const auto train = [](bool states_weight) {
     Mlp net = make_net();
     const DataParallel model(net, slices(3));
-    const auto optimizer = optim::sgd(net->parameters(), {.lr = 0.1});
+    const auto optimizer = optim::sgd(net->parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = inputs(13), y = targets(13, 0);
       if (states_weight) {
@@ -128,7 +128,7 @@ size_t train_ranks(int ranks, int64_t shards, double clip,
   const Tensor x = inputs(16), y = targets(16, 5);
   const auto rank_task = [&](const ProcessGroup& world) {
     Mlp net = make_net();
-    const auto optimizer = optim::adamw(net->parameters(), {.lr = 1e-2});
+    const auto optimizer = optim::adamw(net->parameters(), 1e-2);
     const auto options = TrainStepOptions().clip_grad_norm(clip);
     const int64_t part = 16 / world.size();
     const Tensor own_x = x.narrow(0, world.rank() * part, part);
@@ -143,17 +143,18 @@ size_t train_ranks(int ranks, int64_t shards, double clip,
           net, world,
           DistributedDataParallelOptions().shards(shards).intra_op_threads(1)));
     } else {
-      steps(DataParallel(
-          net, {slices(world.size())[world.rank()]},
-          DataParallelOptions().world(world).shards(shards).intra_op_threads(
-              1)));
+      steps(DataParallel(net, {slices(world.size())[world.rank()]},
+                         DataParallelOptions()
+                             .process_group(world)
+                             .shards(shards)
+                             .intra_op_threads(1)));
     }
     if (world.rank() == 0) digest = digest_of(*net);
   };
   if (ranks == 1) {
     rank_task(ProcessGroup());
   } else {
-    spawn(ranks, rank_task, {.backend = backend});
+    spawn(ranks, rank_task, ProcessGroupOptions().backend(backend));
   }
   return digest;
 }
@@ -200,25 +201,26 @@ TEST(WeightedLoss, GivesTheMeanOverTheUnitsOfCallsUnderNoSync) {
   double loss = 0;
   const auto expected = plain_gradients(x, y, loss);
   for (const std::string backend : {"shm", "tcp"}) {
-    spawn(2,
-          [&](const ProcessGroup& world) {
-            Mlp net = make_net();
-            const DistributedDataParallel model(net, world);
-            const auto part = [&](const Tensor& of, int64_t call) {
-              return of.narrow(0, world.rank() * 8 + call * 4, 4);
-            };
-            const auto options = TrainStepOptions().total_weight(11);
-            {
-              const auto local = model->no_sync();
-              EXPECT_THROW(model->train_step(part(x, 0), part(y, 0), loss_of),
-                           InvalidArgument);
-              net->zero_grad();
-              model->train_step(part(x, 0), part(y, 0), loss_of, options);
-            }
-            model->train_step(part(x, 1), part(y, 1), loss_of, options);
-            expect_close(net->parameters(), expected);
-          },
-          {.backend = backend});
+    spawn(
+        2,
+        [&](const ProcessGroup& world) {
+          Mlp net = make_net();
+          const DistributedDataParallel model(net, world);
+          const auto part = [&](const Tensor& of, int64_t call) {
+            return of.narrow(0, world.rank() * 8 + call * 4, 4);
+          };
+          const auto options = TrainStepOptions().total_weight(11);
+          {
+            const auto local = model->no_sync();
+            EXPECT_THROW(model->train_step(part(x, 0), part(y, 0), loss_of),
+                         InvalidArgument);
+            net->zero_grad();
+            model->train_step(part(x, 0), part(y, 0), loss_of, options);
+          }
+          model->train_step(part(x, 1), part(y, 1), loss_of, options);
+          expect_close(net->parameters(), expected);
+        },
+        ProcessGroupOptions().backend(backend));
   }
 }
 
@@ -229,9 +231,10 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
     const Tensor trained = targets(samples, 1);
     const auto task = [&](const ProcessGroup& world) {
       Mlp net = make_net();
-      const DataParallel model(net, {slices(world.size())[world.rank()]},
-                               DataParallelOptions().world(world).shards(2));
-      const auto optimizer = optim::sgd(net->parameters(), {.lr = 0.1});
+      const DataParallel model(
+          net, {slices(world.size())[world.rank()]},
+          DataParallelOptions().process_group(world).shards(2));
+      const auto optimizer = optim::sgd(net->parameters(), 0.1);
       const std::string before = bytes_of(*net);
       try {
         model->train_step(x, y, loss_of, *optimizer);

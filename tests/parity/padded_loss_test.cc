@@ -103,7 +103,7 @@ Losses train(const Model& model, const Batch& batch, const ProcessGroup& world,
                                   .sum()
                                   .item<double>()
                             : static_cast<double>(kept.numel());
-  const auto optimizer = optim::sgd(model->parameters(), {.lr = 0.5});
+  const auto optimizer = optim::sgd(model->parameters(), 0.5);
   const int64_t rows = 16 / calls / world.size();
   Losses losses;
   for (int step = 0; step < kSteps; ++step) {
@@ -145,7 +145,7 @@ Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
                                  : std::vector<Device>{testing_nets::slices(
                                        world.size())[world.rank()]},
                              DataParallelOptions()
-                                 .world(world)
+                                 .process_group(world)
                                  .shards(way.shards)
                                  .intra_op_threads(1)),
                 batch, world, way.calls);
@@ -155,7 +155,7 @@ Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
   if (way.ranks == 1) {
     rank_task(ProcessGroup());
   } else {
-    spawn(way.ranks, rank_task, {.backend = way.backend});
+    spawn(way.ranks, rank_task, ProcessGroupOptions().backend(way.backend));
   }
   return losses;
 }

@@ -137,7 +137,7 @@ TEST_F(HostilePeers, AnswersCantBeForged) {
   });
   EXPECT_TRUE(
       is_error(error_of<CommError>([&] { Client(served_.of(agent(3), port)); }),
-               ErrorCode::kWrongSecret, {"127.0.0.1:" + std::to_string(port)}));
+               ErrorCode::kBadSecret, {"127.0.0.1:" + std::to_string(port)}));
   impostor.join();
 }
 

@@ -82,14 +82,14 @@ TEST(Store, ServesNobodyWithAnotherSecret) {
   EXPECT_TRUE(is_error(error_of<CommError>([&] {
                          Client client(other.of(agent(), served.port()));
                        }),
-                       ErrorCode::kWrongSecret));
+                       ErrorCode::kBadSecret));
   // A worker can't name the keys of an agent, or of another rank or round.
   served.server().begin_round(0, 2);
   for (const Identity& who : {agent(), worker(1), worker(0, 2, 1)}) {
     auto options = served.of(who);
     options.key = served.secret().key_of(worker(0));
     EXPECT_TRUE(is_error(error_of<CommError>([&] { Client client(options); }),
-                         ErrorCode::kWrongSecret));
+                         ErrorCode::kBadSecret));
   }
   EXPECT_NO_THROW(Client(served.of(worker(0))));
 }

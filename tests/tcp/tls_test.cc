@@ -148,7 +148,7 @@ TEST_F(TlsTest, AMissingVariableAndAWrongFileAreNamed) {
     Tls::from_environment();
     FAIL() << "no error";
   } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMissingVariable);
+    EXPECT_EQ(error.code(), ErrorCode::kBadVariable);
     EXPECT_NE(std::string(error.what()).find(kCertificate), std::string::npos);
   }
 }

@@ -145,7 +145,7 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
       options.devices().resize(2, options.devices()[0]);
       std::mutex mutex;
       ProcessGroupOptions world_options;
-      world_options.timeout = std::chrono::seconds(100);
+      world_options.timeout(std::chrono::seconds(100));
       spawn(
           2,
           [&](ProcessGroup world) {

@@ -125,7 +125,7 @@ TEST(InOrder, GivesEachRankItsPart) {
   const std::string expected = digest_of_indexed();
   std::mutex mutex;
   ProcessGroupOptions world_options;
-  world_options.timeout = std::chrono::seconds(100);
+  world_options.timeout(std::chrono::seconds(100));
   spawn(
       2,
       [&](ProcessGroup world) {

@@ -27,7 +27,7 @@ Tensor first_values() { return torch::ones({2, 3}); }
 Tensor after_steps(const CommunicationOptions& options, bool reloads = false) {
   Tensor result;
   ProcessGroupOptions world_options;
-  world_options.backend = "tcp";
+  world_options.backend("tcp");
   spawn(
       kMeeting,
       [&](const ProcessGroup& world) {

@@ -205,8 +205,9 @@ TEST(OwnTrainer, TrainsWithAnyOptimizerOfLibTorch) {
 TEST(OwnTrainer, TrainsWithAnOptimizerOfLockstep) {
   auto trainer = curve_trainer();
   trainer.optimizer([](CurveImpl& net, const optim::StateFactory& make_state) {
-    return optim::sgd(net.parameters(),
-                      {.lr = 0.05, .momentum = 0.9, .make_state = make_state});
+    return optim::sgd(
+        net.parameters(),
+        optim::SgdOptions(0.05).momentum(0.9).make_state(make_state));
   });
   trainer.schedule_per_epoch(nullptr);
   trainer.schedule([](const Position& at) { return at.epoch < 2 ? 1.0 : 0.1; });

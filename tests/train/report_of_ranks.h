@@ -15,8 +15,8 @@ inline RunReport report_of_ranks(
     int ranks, const std::string& backend,
     const std::function<RunReport(const ProcessGroup&)>& run) {
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(100);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(100));
   RunReport first;
   spawn(
       ranks,

@@ -96,14 +96,14 @@ TEST(RunReport, NamesTheMissingKey) {
   auto json = to_json(example());
   json.erase("shards");
   expect_problem(message_of<IoError>([&] { run_report_from_json(json); }),
-                 ErrorCode::kMalformedJson, {"'shards'"});
+                 ErrorCode::kMalformedData, {"'shards'"});
 }
 
 TEST(RunReport, NamesTheKeyOfAWrongType) {
   auto json = to_json(example());
   json["test"]["loss"] = "low";
   const auto message = message_of<IoError>([&] { run_report_from_json(json); });
-  expect_problem(message, ErrorCode::kMalformedJson, {"'loss'", "\"low\""});
+  expect_problem(message, ErrorCode::kMalformedData, {"'loss'", "\"low\""});
 }
 
 TEST(RunReport, IsWrittenInTheOrderOfItsFields) {

@@ -85,7 +85,7 @@ class FlippingSgd : public optim::Optimizer {
   FlippingSgd(const std::vector<torch::Tensor>& parameters,
               const optim::SgdOptions& options,
               std::function<bool(int64_t)> is_due)
-      : Optimizer(parameters, options.lr),
+      : Optimizer(parameters, options.lr()),
         sgd_(optim::sgd(parameters, options)),
         is_due_(std::move(is_due)) {}
 
@@ -161,10 +161,10 @@ class FlippingTask : public tasks::ImageTask {
     }
     return std::make_unique<FlippingSgd>(
         parameters,
-        optim::SgdOptions{.lr = options_.lr,
-                          .momentum = options_.momentum,
-                          .weight_decay = options_.weight_decay,
-                          .make_state = make_state},
+        optim::SgdOptions(options_.lr)
+            .momentum(options_.momentum)
+            .weight_decay(options_.weight_decay)
+            .make_state(make_state),
         [this](int64_t step) {
           return step == flip_.step && rank_ == flip_.rank && left_-- > 0;
         });

@@ -151,7 +151,7 @@ TEST(RankTrace, RefusesWhatCantBe) {
   EXPECT_THROW(rank_trace_from_json(json), IoError);
   json.erase("spans");
   expect_problem(message_of<IoError>([&] { rank_trace_from_json(json); }),
-                 ErrorCode::kMalformedReport, {"spans"});
+                 ErrorCode::kMalformedData, {"spans"});
 }
 
 TEST(TypicalStep, IsTheOneOfMedianDurationWithWhatIsInIt) {

@@ -104,6 +104,30 @@ refers_to_nothing() {
   fi
 }
 
+# has_front_door INCLUDE: checks that each header of Lockstep that an installed
+# header includes is installed, and that only public ones are outside detail/.
+has_front_door() {
+  local name
+  (
+    cd "$1"
+    grep -rhoE '#include "lockstep/[^"]+"' lockstep | cut -d'"' -f2 | sort -u |
+      while read -r name; do
+        [ -e "$name" ] || {
+          echo "$name is included, but not installed" >&2
+          exit 1
+        }
+      done
+    find lockstep -name '*.h' -not -path 'lockstep/detail/*' -printf '%p\n' |
+      while read -r name; do
+        grep -qF "\`$name\`" "$source/docs/api.md" || {
+          echo "$name is installed, but has no row in docs/api.md" >&2
+          exit 1
+        }
+      done
+  )
+  [ -d "$1/lockstep/detail" ]
+}
+
 # Builds the small projects against a prefix, each with a different compiler.
 # `package` and `deb` together try both compilers with both projects.
 build_consumers() {
@@ -177,6 +201,14 @@ case $mode in
 package)
   cmake --install "$build" --prefix "$work/first" >"$work/install.log"
   mv "$work/first" "$work/prefix"
+  has_front_door "$work/prefix/include"
+  cmake -G Ninja -S "$source" -B "$work/core_only" -DLOCKSTEP_CORE_ONLY=ON \
+    -DLOCKSTEP_PYTHON="$(cached LOCKSTEP_PYTHON)" >"$work/configure.log"
+  cmake --install "$work/core_only" --component headers \
+    --prefix "$work/core_headers" >"$work/install.log"
+  has_front_door "$work/core_headers/include"
+  [ ! -e "$work/core_headers/include/lockstep/lockstep.h" ]
+  [ ! -e "$work/core_headers/include/lockstep/train" ]
   hide_what_was_built_from
   refers_to_nothing "$work/prefix"
   build_consumers "$work/prefix" "$other" "$own"

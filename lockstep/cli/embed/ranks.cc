@@ -82,9 +82,9 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                 train::TrainOptions& options, train::RunContext& context) {
   check_devices(devices);
   ProcessGroupOptions group;
-  group.backend = flags.backend;
-  group.timeout = std::chrono::seconds(flags.timeout_s);
-  group.bad_links = options.verify().bad_links();
+  group.backend(flags.backend);
+  group.timeout(std::chrono::seconds(flags.timeout_s));
+  group.bad_links(options.verify().bad_links());
   context.world = init(group);
   const auto devices_now =
       [devices, defaults = options.devices()](const ProcessGroup& ranks) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/shared_memory_impl.h"
 #include "lockstep/device/tensor_in_memory.h"
 
 namespace lockstep {
@@ -16,11 +17,16 @@ void release(void* memory) { delete static_cast<SharedMemory*>(memory); }
 
 }  // namespace
 
-SharedMemory::SharedMemory(
-    std::vector<std::shared_ptr<const shm::Segment>> segments,
-    std::vector<size_t> bytes)
-    : impl_(std::make_shared<const Impl>(
-          Impl{std::move(segments), std::move(bytes)})) {}
+SharedMemory::SharedMemory(std::shared_ptr<const Impl> impl)
+    : impl_(std::move(impl)) {}
+
+int SharedMemory::ranks() const {
+  return static_cast<int>(impl_->bytes.size());
+}
+
+std::shared_ptr<const void> SharedMemory::owner_of(int rank) const {
+  return impl_->segments.at(static_cast<size_t>(rank));
+}
 
 std::span<std::byte> SharedMemory::of(int rank) const {
   const auto index = static_cast<size_t>(rank);

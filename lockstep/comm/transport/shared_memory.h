@@ -3,11 +3,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include <torch/types.h>
-
-#include "lockstep/shm/segment.h"
 
 namespace lockstep {
 
@@ -17,31 +14,22 @@ namespace lockstep {
 class SharedMemory {
  public:
   SharedMemory() = default;
-  /// Makes it from one segment for each rank, with the bytes that the rank
-  /// asked for.
-  SharedMemory(std::vector<std::shared_ptr<const shm::Segment>> segments,
-               std::vector<size_t> bytes);
 
-  int ranks() const { return static_cast<int>(impl_->bytes.size()); }
+  int ranks() const;
   /// Returns the memory of `rank`, which starts at a page.
   std::span<std::byte> of(int rank) const;
   /// Returns an object that keeps the memory of `rank` mapped here, but not
   /// that of other ranks.
-  std::shared_ptr<const void> owner_of(int rank) const {
-    return impl_->segments.at(static_cast<size_t>(rank));
-  }
+  std::shared_ptr<const void> owner_of(int rank) const;
   /// Returns a tensor of the bytes from `offset` (a multiple of 64) of the
   /// memory of `rank`. Throws InvalidArgument if the tensor does not fit.
   torch::Tensor tensor(int rank, size_t offset, at::IntArrayRef sizes,
                        at::ScalarType type) const;
 
- private:
-  friend class ShmBackend;
-  struct Impl {
-    std::vector<std::shared_ptr<const shm::Segment>> segments;
-    std::vector<size_t> bytes;
-  };
+  struct Impl;
+  explicit SharedMemory(std::shared_ptr<const Impl> impl);
 
+ private:
   std::shared_ptr<const Impl> impl_;
 };
 

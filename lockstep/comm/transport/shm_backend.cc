@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/shared_memory_impl.h"
 
 namespace lockstep {
 namespace {
@@ -34,7 +36,7 @@ std::shared_ptr<const shm::Segment> open_common(
   const std::vector<uint8_t> message = store.get(key);
   if (message.size() != sizeof(address)) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = "what rank 0 put into the store is not the address of its "
                  "shared memory",
          .expected = fmt::format("{} bytes", sizeof(address)),
@@ -163,11 +165,12 @@ SharedMemory ShmBackend::share(size_t bytes, Timeout timeout) {
   // No rank may close the file of its segment before all ranks have opened it.
   group_.sync();
   own_segment->close_file();
-  SharedMemory memory(std::move(segments), std::move(sizes));
+  auto memory = std::make_shared<const SharedMemory::Impl>(
+      SharedMemory::Impl{std::move(segments), std::move(sizes)});
   std::erase_if(shared_,
                 [](const auto& each) { return each.second.expired(); });
-  shared_.emplace(++shares_, memory.impl_);
-  return memory;
+  shared_.emplace(++shares_, memory);
+  return SharedMemory(std::move(memory));
 }
 
 ShmBackend::Place ShmBackend::place_of(ConstBytes bytes) const {
@@ -210,7 +213,7 @@ std::vector<std::span<std::byte>> ShmBackend::all_places(
     const Bytes segment = memory.segments[static_cast<size_t>(rank)]->bytes();
     if (offset > segment.size() || bytes > segment.size() - offset) {
       throw CommError(
-          {.code = ErrorCode::kSharedMemorySetup,
+          {.code = ErrorCode::kNoSharedMemory,
            .what = fmt::format("rank {} announced a tensor that is not in its "
                                "shared memory",
                                rank),

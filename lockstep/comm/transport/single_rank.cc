@@ -1,11 +1,13 @@
 #include "lockstep/comm/transport/single_rank.h"
 
+#include <memory>
 #include <variant>
 
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/shared_memory_impl.h"
 #include "lockstep/comm/transport/tree_reduce.h"
 
 namespace lockstep {
@@ -56,8 +58,8 @@ struct Perform {
   }
   void operator()(const Barrier&) const {}
   void operator()(const ShareMemory& call) const {
-    *call.result =
-        SharedMemory({shm::Segment::create(call.bytes)}, {call.bytes});
+    *call.result = SharedMemory(std::make_shared<const SharedMemory::Impl>(
+        SharedMemory::Impl{{shm::Segment::create(call.bytes)}, {call.bytes}}));
   }
 };
 

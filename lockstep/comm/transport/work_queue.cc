@@ -213,7 +213,7 @@ void WorkQueue::Impl::watch() {
 
 void WorkQueue::Impl::fail_items(std::unique_lock<std::mutex>& lock) {
   const CommError error(
-      {.code = ErrorCode::kQueueTimeout,
+      {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format(
            "{} timed out in the queue behind a callback of a future",
            c10d::opTypeToString(items_.front().work->retrieveOpType())),

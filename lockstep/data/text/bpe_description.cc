@@ -238,7 +238,7 @@ class BpeReader {
                               const std::string& expected,
                               const json& got) const {
     throw DataError(
-        {.code = ErrorCode::kMalformedJson,
+        {.code = ErrorCode::kMalformedData,
          .what = fmt::format("{}: {} is not as it must be", source_, name),
          .expected = expected,
          .got = brief(got),

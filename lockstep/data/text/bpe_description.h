@@ -39,7 +39,7 @@ struct BpeDescription {
   bool ignore_merges = false;
 };
 
-/// Reads a parsed tokenizer.json. Throws DataError: kMalformedJson if the
+/// Reads a parsed tokenizer.json. Throws DataError: kMalformedData if the
 /// document is not such a file; kMalformedData, naming the field, if it has
 /// another kind of tokenizer. `source` names the origin of the text in
 /// messages.

@@ -202,8 +202,8 @@ std::optional<LinkFinding> first_finding(size_t number, const Link& link,
                                          Progress& progress) {
   progress.begin(number, {link, CopyMethod::kCopyEngine, 0});
   Ends ends(link);
-  for (int round = 0; round < options.rounds; ++round) {
-    for (const int64_t bytes : options.sizes) {
+  for (int round = 0; round < options.rounds(); ++round) {
+    for (const int64_t bytes : options.sizes()) {
       for (const CopyMethod method :
            {CopyMethod::kCopyEngine, CopyMethod::kLoadsAndStores}) {
         const LinkCopy copy{link, method, bytes};
@@ -262,7 +262,7 @@ std::vector<LinkFinding> check_links(std::span<const Link> links,
                      [progress, all, next, options] {
                        check_all(all, next, options, *progress);
                      });
-    const bool is_done = wait_for(*progress, options.timeout_s);
+    const bool is_done = wait_for(*progress, options.timeout_s());
     if (is_done) {
       thread.join();
     } else {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <torch/arg.h>
+
 #include "lockstep/device/links/link.h"
 
 namespace lockstep {
@@ -19,9 +21,12 @@ enum class CopyMethod {
 /// Copies that a check makes over each link.
 struct LinkCheckOptions {
   /// Sizes of the copies in bytes; multiples of 8.
-  std::vector<int64_t> sizes = {1 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  int rounds = 1;         ///< each round copies different numbers
-  double timeout_s = 20;  ///< limit for each copy
+  TORCH_ARG(std::vector<int64_t>, sizes) = {1 << 10, 1 << 20, 4 << 20, 16 << 20,
+                                            64 << 20};
+  /// Each round copies different numbers.
+  TORCH_ARG(int, rounds) = 1;
+  /// Limit for each copy.
+  TORCH_ARG(double, timeout_s) = 20;
 };
 
 /// One copy of a check.

@@ -50,9 +50,9 @@ std::vector<std::string> arguments_for(std::span<const Link> links,
   return {find_program(), "check-links",
           "--links",      fmt::format("{}", fmt::join(names, ",")),
           "--slices",     fmt::format("{}", slices),
-          "--sizes",      fmt::format("{}", fmt::join(options.sizes, ",")),
-          "--rounds",     fmt::format("{}", options.rounds),
-          "--timeout",    fmt::format("{}", options.timeout_s)};
+          "--sizes",      fmt::format("{}", fmt::join(options.sizes(), ",")),
+          "--rounds",     fmt::format("{}", options.rounds()),
+          "--timeout",    fmt::format("{}", options.timeout_s())};
 }
 
 }  // namespace
@@ -102,9 +102,9 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
   const Command command{
       .arguments = arguments_for(links, options),
       .environment = {{kLinkFaultsVariable, link_faults_text()}},
-      .deadline_s = kStartSeconds +
-                    static_cast<double>(links.size()) *
-                        (options.timeout_s + kRoundSeconds * options.rounds)};
+      .deadline_s = kStartSeconds + static_cast<double>(links.size()) *
+                                        (options.timeout_s() +
+                                         kRoundSeconds * options.rounds())};
   CommandResult result;
   try {
     result = run_command(command);

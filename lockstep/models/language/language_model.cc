@@ -55,7 +55,7 @@ std::shared_ptr<torch::nn::Module> LanguageModel::clone(
 void LanguageModel::check_ids(const torch::Tensor& ids, int64_t past) const {
   const auto refuse = [&](const std::string& what, const std::string& expected,
                           const std::string& got, const std::string& fix = "") {
-    throw InvalidArgument("models", {.code = ErrorCode::kBadModelInput,
+    throw InvalidArgument("models", {.code = ErrorCode::kBadTensor,
                                      .what = spec_.name + " " + what,
                                      .expected = expected,
                                      .got = got,

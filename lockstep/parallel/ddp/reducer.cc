@@ -111,7 +111,7 @@ void Reducer::follow_parameters() {
   }
   for (const auto& [name, parameter] : trained_.frozen) {
     if (!parameter.requires_grad() || !is_synced_) continue;
-    give_up({.code = ErrorCode::kFrozenParameter,
+    give_up({.code = ErrorCode::kModuleChanged,
              .what = fmt::format("parameter '{}' was frozen when the module "
                                  "was wrapped, and requires a gradient now, "
                                  "which would not be exchanged",
@@ -149,7 +149,7 @@ uint64_t Reducer::begin_forward() {
   check_usable();
   if (pass_) {
     give_up(
-        {.code = ErrorCode::kNestedPass,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = fmt::format("rank {} called forward() within the backward of "
                              "an earlier one",
                              world_.rank()),
@@ -181,7 +181,7 @@ void Reducer::on_output(const WatchedForwards::Forward& forward) {
   const int task = torch::autograd::get_current_graph_task_id();
   if (pass_ && pass_->task == task) return;
   if (pass_) {
-    give_up({.code = ErrorCode::kNestedPass,
+    give_up({.code = ErrorCode::kUnsupportedGraph,
              .what = fmt::format("rank {} started a backward of the model "
                                  "within another one",
                                  world_.rank())});
@@ -228,7 +228,7 @@ std::optional<std::vector<size_t>> Reducer::check_unused() {
   }
   if (!hooks_->trains_in_backward(unused)) return std::nullopt;
   if (torch::GradMode::is_enabled()) {
-    give_up({.code = ErrorCode::kDoubleBackward,
+    give_up({.code = ErrorCode::kUnsupportedGraph,
              .what = "a backward over several ranks can't be differentiated",
              .expected = "create_graph=false",
              .got = "create_graph=true",
@@ -325,7 +325,7 @@ void Reducer::fill_bucket(size_t p, bool has_gradient) {
   Tensor& view = sync_->buckets().view(p);
   Tensor& gradient = parameters_[p].mutable_grad();
   if (gradient.defined() && gradient.layout() != torch::kStrided) {
-    give_up({.code = ErrorCode::kSparseGradient,
+    give_up({.code = ErrorCode::kBadTensor,
              .what = fmt::format("the gradient of '{}' is sparse",
                                  trained_.names[p]),
              .expected = "a dense one",
@@ -359,7 +359,7 @@ void Reducer::prepare_earlier_gradients() {
   // Only new gradients may be summed over the ranks.
   const std::vector<size_t> mixed = local_->mixed(parameters_);
   if (!mixed.empty()) {
-    give_up({.code = ErrorCode::kMixedAccumulation,
+    give_up({.code = ErrorCode::kMisuse,
              .what = fmt::format("what rank {} added under no_sync() to a sum "
                                  "over the ranks can't be distinguished from "
                                  "it: {}",

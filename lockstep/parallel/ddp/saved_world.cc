@@ -33,7 +33,7 @@ ProcessGroup saved_world(const AutogradContext& context) {
 void check_no_double_backward(std::string_view component, const char* fix) {
   if (!torch::GradMode::is_enabled()) return;
   throw ParallelError(component,
-                      {.code = ErrorCode::kDoubleBackward,
+                      {.code = ErrorCode::kUnsupportedGraph,
                        .what = "a gradient over several ranks can't be "
                                "differentiated",
                        .expected = "create_graph=false",

@@ -154,7 +154,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (input.dim() < 2 || input.size(1) != options.num_features()) {
     throw InvalidArgument(
         "sync_batch_norm",
-        {.code = ErrorCode::kBadModelInput,
+        {.code = ErrorCode::kBadTensor,
          .what = "the input does not fit",
          .expected = fmt::format("[N, {}, ...]", options.num_features()),
          .got = "shape " + c10::str(input.sizes())});
@@ -176,7 +176,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     if (moments.count < 2 && is_training) {
       throw ParallelError(
           "sync_batch_norm",
-          {.code = ErrorCode::kBadModelInput,
+          {.code = ErrorCode::kBadTensor,
            .what = "a variance of one value",
            .expected = "more than one value for each channel, over all ranks",
            .got = "shape " + c10::str(input.sizes())});

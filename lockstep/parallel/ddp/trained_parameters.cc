@@ -27,7 +27,7 @@ TrainedParameters::TrainedParameters(const ModuleHandle& module) {
   }
   if (parameters.empty()) {
     throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kNothingToTrain,
+        "ddp", {.code = ErrorCode::kMisuse,
                 .what = "the module has no parameter that requires a gradient",
                 .fix = "run it without DistributedDataParallel"});
   }

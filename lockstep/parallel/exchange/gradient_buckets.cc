@@ -334,7 +334,7 @@ void GradientBuckets::run_hook(GradBucket& grads) {
   hook_(world_, grads);
   if (grads.buffer.data_ptr() == memory) return;
   throw ParallelError(
-      "ddp", {.code = ErrorCode::kCommHook,
+      "ddp", {.code = ErrorCode::kMisuse,
               .what = "a comm hook put another tensor in bucket.buffer",
               .expected = "the result in the memory that is there",
               .fix = "write bucket.buffer.copy_(result)"});

@@ -10,6 +10,7 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/reserved_memory.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
 namespace lockstep {

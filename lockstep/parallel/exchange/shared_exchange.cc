@@ -209,7 +209,7 @@ const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
   if (place % static_cast<int64_t>(kAlignment) != 0 ||
       place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
     throw CommError(
-        {.code = ErrorCode::kSharedMemorySetup,
+        {.code = ErrorCode::kNoSharedMemory,
          .what = fmt::format("rank {} published a gradient that is "
                              "not in its memory",
                              rank),
@@ -430,7 +430,7 @@ void SharedExchange::check_unchanged() {
         sample_of(parameters_[p]) == seals_[p].sample) {
       continue;
     }
-    give_up({.code = ErrorCode::kChangedWhileShared,
+    give_up({.code = ErrorCode::kParameterWritten,
              .what = fmt::format("parameter '{}' was changed outside of "
                                  "train_step() while all ranks share its "
                                  "memory, so once by each of them",

@@ -1,71 +1,15 @@
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
-#include <torch/types.h>
 
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/module/module_handle.h"
-#include "lockstep/parallel/reduction/owned_gradient.h"
 
 namespace lockstep {
-
-/// Memory of a replica's parameters or buffers.
-enum class Storage {
-  kShared,  ///< the original's memory, where the device can use it
-  kOwn,
-};
-
-/// A copy of a module on a device. Its parameters are separate leaves: a
-/// backward through a replica leaves gradients there, not in the original.
-class Replica {
- public:
-  /// `module` was cloned from, or built like, the `original`. Throws
-  /// InvalidArgument naming the first parameter, buffer or submodule that
-  /// differs.
-  Replica(ModuleHandle module, const ModuleHandle& original,
-          const Device& device, Storage parameters, Storage buffers);
-
-  /// Updates parameters, requires_grad, modes and the options of torch::nn's
-  /// modules from the original. Shares storage again if the original's storage
-  /// was replaced. Copies parameters that have their own memory every time,
-  /// because an optimizer may write to the original without a trace.
-  void refresh(const ModuleHandle& original);
-  /// Same, unless it was already done for this `forward`, a number that only
-  /// grows.
-  void refresh_for(int64_t forward, const ModuleHandle& original);
-  /// Copies `source`, the values of the buffers, to buffers that are not
-  /// shared.
-  void set_buffers(const std::vector<torch::Tensor>& source);
-
-  c10::IValue forward(const std::vector<c10::IValue>& inputs) const {
-    return module_.forward(inputs);
-  }
-  /// Takes the gradients that a backward left, one for each of the `count`
-  /// unique parameters of the original. `unique[i]` is the index of parameter i
-  /// among them.
-  std::vector<OwnedGradient> take_gradients(const std::vector<size_t>& unique,
-                                            size_t count);
-  /// Drops the gradients of an unfinished backward.
-  void drop_gradients();
-
-  const Device& device() const { return device_; }
-  const ModuleHandle& module() const { return module_; }
-
- private:
-  void place(torch::Tensor& copy, const torch::Tensor& original,
-             Storage storage) const;
-
-  ModuleHandle module_;
-  Device device_;
-  Storage parameters_;
-  Storage buffers_;
-  std::vector<std::function<void()>> option_followers_;
-  int64_t refreshed_for_ = -1;
-};
 
 /// Returns copies of `original`, one on each of `devices`, each with its own
 /// memory, as torch.nn.parallel.replicate does.
@@ -77,15 +21,19 @@ std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
 /// slice of the host. Does not use the calling thread's random stream.
 void to(torch::nn::Module& module, const Device& device);
 
+namespace detail {
+
 /// Throws InvalidArgument unless every parameter and buffer is on `device`
 /// (host memory counts as being on every slice). The error names the first one
 /// that is not, where it is, and the call that fixes it.
 void check_on_device(const ModuleHandle& module, const Device& device);
 
+}  // namespace detail
+
 template <class M>
 std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
                                           const std::vector<Device>& devices) {
-  check_on_device(handle_of(original), devices.at(0));
+  detail::check_on_device(handle_of(original), devices.at(0));
   std::vector<std::shared_ptr<M>> replicas;
   for (const Device& device : devices) {
     auto copy = clone_as(*original);

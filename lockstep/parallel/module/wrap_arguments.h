@@ -65,4 +65,27 @@ constexpr void check_module() {
                 "std::make_shared<Net>(...), or its holder (TORCH_MODULE)");
 }
 
+/// Base of the wrappers of TorchScript modules, which are not torch::nn
+/// modules.
+struct ScriptWrapper {};
+
+/// Reports at compile time that torch::save() and torch::load() do not take a
+/// wrapped TorchScript module.
+template <std::derived_from<ScriptWrapper> W>
+torch::serialize::OutputArchive& operator<<(
+    torch::serialize::OutputArchive& archive, const W&) {
+  static_assert(kNever<W>,
+                "a TorchScript module is saved with "
+                "model->module().save(path)");
+  return archive;
+}
+template <std::derived_from<ScriptWrapper> W>
+torch::serialize::InputArchive& operator>>(
+    torch::serialize::InputArchive& archive, const W&) {
+  static_assert(kNever<W>,
+                "a TorchScript module is loaded with torch::jit::load(path), "
+                "and then wrapped");
+  return archive;
+}
+
 }  // namespace lockstep::detail

@@ -172,7 +172,7 @@ std::optional<double> LocalGradients::share_factor(double weight) const {
 }
 
 Problem LocalGradients::uneven_problem() {
-  return {.code = ErrorCode::kMixedAccumulation,
+  return {.code = ErrorCode::kMisuse,
           .what =
               "gradients of backward() and of train_step() were added up "
               "under no_sync(), and the batch that ends it has different "

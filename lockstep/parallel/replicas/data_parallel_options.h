@@ -56,7 +56,7 @@ struct DataParallelOptions {
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
   /// Ranks that share the work. Each computes its own shards in a step, and all
   /// get the same parameters.
-  TORCH_ARG(ProcessGroup, world);
+  TORCH_ARG(ProcessGroup, process_group);
   /// Data that is partitioned over several ranks with a device each, in
   /// train_step(). Make the optimizer's state with make_state(), except for
   /// LibTorch's SGD, Adam and AdamW, which don't need that.
@@ -82,6 +82,11 @@ struct DataParallelOptions {
   /// its device. current_device() returns that device.
   TORCH_ARG(std::function<void(const std::vector<c10::IValue>&)>, on_shard);
 };
+
+/// Returns the index, over all ranks, of the shard of the batch that this
+/// thread works on: in a module's forward(), a loss function or a hook. Returns
+/// -1 elsewhere.
+int64_t current_shard();
 
 /// Seconds of the last step by phase. Where all devices work at once, the time
 /// of the slowest one. Phases follow one after another, so their sum is at most

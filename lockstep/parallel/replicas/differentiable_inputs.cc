@@ -43,7 +43,7 @@ void DifferentiableInputs::check_none_is_shared() const {
     return;
   }
   throw ParallelError(
-      "ddp", {.code = ErrorCode::kForeignLeaf,
+      "ddp", {.code = ErrorCode::kUnsupportedGraph,
               .what = "a shared() tensor of the batch requires grad, and each "
                       "rank would compute its own gradient of it",
               .expected = "a tensor without a graph",

@@ -376,7 +376,7 @@ class LossCheck {
     const bool looks_summed =
         !is_sum && is_near(whole.loss, parts.sum, parts.largest);
     Problem problem{
-        .code = ErrorCode::kLossNotMean,
+        .code = ErrorCode::kBadLoss,
         .what = fmt::format(
             "the loss of a batch is not the {} of its {}' losses, so the "
             "gradient would be another one than that of the batch. Nothing was "

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/module/kept_tensors.h"
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/first_step.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/verified_pass.h"

@@ -106,7 +106,7 @@ void warn_not_finite(ReplicaGroup& group, const TrainStepOptions& options,
   if (!options.warn_not_finite()) return;
   if (has_loss && options.loss_scale() != 1) return;
   if (!group.note_not_finite() || !reports) return;
-  const bool has_ranks = group.options().world().size() > 1;
+  const bool has_ranks = group.options().process_group().size() > 1;
   const std::string what =
       has_loss ? fmt::format("the norm of the gradients is {}",
                              name_of(result.gradient_norm))

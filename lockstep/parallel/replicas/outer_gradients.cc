@@ -30,7 +30,7 @@ void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others) {
     if (leaf.impl.expired()) continue;
     throw ParallelError(
         "ddp",
-        {.code = ErrorCode::kForeignLeaf,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "the loss depends on a tensor of shape " + leaf.shape +
                  " that requires grad and is no parameter of the module, so "
                  "each rank would train one of its own",

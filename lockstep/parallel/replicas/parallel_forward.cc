@@ -14,6 +14,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/aligned_tensor.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
@@ -162,10 +163,11 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   // A forward without gradients is not collective: each rank that makes it
   // checks its own replicas.
   const ProcessGroup world =
-      needs_graph ? group->options().world() : ProcessGroup();
-  FirstStep& first_step = world.size() == group->options().world().size()
-                              ? group->first_step()
-                              : group->own_first_step();
+      needs_graph ? group->options().process_group() : ProcessGroup();
+  FirstStep& first_step =
+      world.size() == group->options().process_group().size()
+          ? group->first_step()
+          : group->own_first_step();
   const bool compares = first_step.compares_module(group->build(), needs_graph);
   std::optional<KeptTensors> buffers;
   std::unique_ptr<ModuleComparison> comparison;
@@ -245,7 +247,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
     throw ParallelError(
         "parallel",
-        {.code = ErrorCode::kDoubleBackward,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "a DataParallel region can't be differentiated twice",
          .expected = "create_graph=false",
          .got = "create_graph=true",
@@ -255,7 +257,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
   if (!region_) {
     throw ParallelError(
         "parallel",
-        {.code = ErrorCode::kBackwardTwice,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "backward through a DataParallel forward a second time, "
                  "after its graph was freed",
          .fix = "pass retain_graph=true to the first backward"});

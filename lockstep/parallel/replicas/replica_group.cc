@@ -14,11 +14,13 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
+#include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/balance.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
@@ -83,8 +85,8 @@ int intra_op_threads(const DataParallelOptions& options,
                      const std::vector<Device>& devices, int64_t shards) {
   if (options.intra_op_threads() > 0) return options.intra_op_threads();
   if (devices[0].is_cuda()) return 0;
-  return threads_of_shard(devices, shards, options.world().size(),
-                          options.world().local_size());
+  return threads_of_shard(devices, shards, options.process_group().size(),
+                          options.process_group().local_size());
 }
 
 /// Throws unless all parameters are dense, because ranks exchange their memory.
@@ -92,7 +94,7 @@ void check_dense(const ModuleHandle& module) {
   for (const auto& [name, parameter] : module.parameters) {
     if (parameter.is_non_overlapping_and_dense()) continue;
     throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kDenseParameter,
+        "ddp", {.code = ErrorCode::kBadTensor,
                 .what = fmt::format("parameter '{}' is not dense", name),
                 .expected = "memory without holes and overlaps",
                 .got = fmt::format("shape {} with strides {}",
@@ -103,7 +105,7 @@ void check_dense(const ModuleHandle& module) {
 }
 
 void check_world(const DataParallelOptions& options) {
-  if (options.world().size() == 1) return;
+  if (options.process_group().size() == 1) return;
   if (options.replication() == Replication::kResident &&
       options.buffers() == Buffers::kFirstShard) {
     return;
@@ -128,7 +130,8 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
       make_replica_(std::move(make_replica)),
       devices_(std::move(devices)),
       options_(std::move(options)),
-      first_step_(options_.verify_first_step(), options_.world().rank() == 0),
+      first_step_(options_.verify_first_step(),
+                  options_.process_group().rank() == 0),
       own_first_step_(first_step_) {
   if (devices_.empty()) {
     throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
@@ -137,12 +140,12 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
   }
   check_not_nested();
   output_device_ = options_.output_device().value_or(devices_[0]);
-  shards_ =
-      check_shards(options_.shards(), devices_.size(), options_.world().size());
+  shards_ = check_shards(options_.shards(), devices_.size(),
+                         options_.process_group().size());
   check_world(options_);
-  if (options_.world().rank() == 0) {
+  if (options_.process_group().rank() == 0) {
     warn_of_uneven_shards(shards_, static_cast<int64_t>(devices_.size()) *
-                                       options_.world().size());
+                                       options_.process_group().size());
   }
   seed_ = options_.seed().value_or(
       at::detail::getDefaultCPUGenerator().current_seed());
@@ -151,7 +154,7 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
   // Tensors kept here outlive a c10::InferenceMode of the caller.
   const c10::InferenceMode normal(false);
   read_original();
-  if (options_.world().size() > 1) check_dense(original_);
+  if (options_.process_group().size() > 1) check_dense(original_);
 
   const int threads = intra_op_threads(options_, devices_, shards_);
   const auto count = static_cast<int64_t>(devices_.size());
@@ -169,9 +172,10 @@ ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
 
 ShardRange ReplicaGroup::shards_of(size_t worker) const {
   const auto own_devices = static_cast<int64_t>(devices_.size());
-  return shards_of_worker(
-      options_.world().rank() * own_devices + static_cast<int64_t>(worker),
-      options_.world().size() * own_devices, shards_);
+  return shards_of_worker(options_.process_group().rank() * own_devices +
+                              static_cast<int64_t>(worker),
+                          options_.process_group().size() * own_devices,
+                          shards_);
 }
 
 void ReplicaGroup::make_replicas() {
@@ -203,7 +207,7 @@ void ReplicaGroup::make_replicas() {
 std::vector<int64_t> ReplicaGroup::split(int64_t batch) const {
   std::vector<int64_t> samples;
   const auto devices =
-      static_cast<int64_t>(devices_.size()) * options_.world().size();
+      static_cast<int64_t>(devices_.size()) * options_.process_group().size();
   for (int64_t k = 0; k < devices; ++k) {
     const ShardRange range = shards_of_worker(k, devices, shards_);
     samples.push_back(samples_of(range, batch, shards_).count());
@@ -279,7 +283,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
   // The samples of the other ranks are not known here.
-  if (options_.world().size() > 1) return;
+  if (options_.process_group().size() > 1) return;
   const std::vector<int64_t> shares = split(samples);
   std::vector<Device> idle;
   for (size_t k = 0; k < devices_.size(); ++k) {
@@ -341,7 +345,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
 void ReplicaGroup::read_original() {
   original_ = read_module_();
   identity_ = original_.identity();
-  check_on_device(original_, devices_[0]);
+  detail::check_on_device(original_, devices_[0]);
   parameters_.clear();
   unique_.clear();
   std::unordered_map<const void*, size_t> places;
@@ -416,7 +420,7 @@ void ReplicaGroup::begin(int64_t chunks) {
   // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
   follow_module();
-  check_on_device(original_, devices_[0]);
+  detail::check_on_device(original_, devices_[0]);
   if (original_.members) member_snapshot_ = original_.members();
   if (original_.buffers.empty()) return;
   const bool is_mean = options_.buffers() == Buffers::kMean;
@@ -457,7 +461,8 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   const ParameterWrites writes(shards_ > 1 ? parameters_ : kNoParameters);
   const auto check_writes = [&](const std::string& failure) {
     if (const auto p = writes.first()) {
-      refuse_written_parameter(name_of(*p), options_.world().size(), failure);
+      refuse_written_parameter(name_of(*p), options_.process_group().size(),
+                               failure);
     }
   };
   const auto run_shards = [&](size_t k) {

@@ -12,16 +12,11 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/blocks.h"
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
 
 namespace lockstep {
-
-/// Returns the index, over all ranks, of the shard of the batch that this
-/// thread works on: in a module's forward(), a loss function or a hook. Returns
-/// -1 elsewhere.
-int64_t current_shard();
 
 /// A module, its replicas and the threads that run them. A batch is cut into
 /// shards. Worker k runs a contiguous range of them, one after another.
@@ -46,7 +41,7 @@ class ReplicaGroup {
   int64_t shards() const { return shards_; }
   const ShardRange& own_shards() const { return own_shards_; }
   int64_t dim() const { return options_.dim(); }
-  int rank() const { return options_.world().rank(); }
+  int rank() const { return options_.process_group().rank(); }
   /// Returns the number of samples of a batch for each device of each rank.
   std::vector<int64_t> split(int64_t batch) const;
   /// Describes a parameter whose bits differ between a replica and the

@@ -53,7 +53,7 @@ void check_no_hooks(const std::vector<Tensor>& leaves) {
     if (!has_hooks(leaf)) continue;
     throw ParallelError(
         "parallel",
-        {.code = ErrorCode::kHookedLeaf,
+        {.code = ErrorCode::kUnsupportedGraph,
          .what = "a tensor of shape " + c10::str(leaf.sizes()) +
                  " that every shard's loss uses directly has a hook, which "
                  "would see the gradient of one shard",

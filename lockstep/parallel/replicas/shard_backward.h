@@ -8,7 +8,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/reduction/owned_gradient.h"
 
 namespace lockstep {

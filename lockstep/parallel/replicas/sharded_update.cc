@@ -13,6 +13,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
@@ -164,7 +165,7 @@ std::vector<Tensor> ShardedUpdate::take_grads(
         OwnedGradient::take(std::move(grad), group_.parameters()[p]).release();
   }
   if (exchange_) {
-    verify_gradients(group_.options().world(), group_.original(),
+    verify_gradients(group_.options().process_group(), group_.original(),
                      group_.unique(), gradients);
   }
   return gradients;

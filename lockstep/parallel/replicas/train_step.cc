@@ -489,7 +489,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
 
 TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   Shards shards;
-  const ProcessGroup& world = group_.options().world();
+  const ProcessGroup& world = group_.options().process_group();
   const int64_t batch = options_.batch();
   if (world.size() == 1) {
     shards.parts = group_.scatter_checked(all, trains);
@@ -550,7 +550,7 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
       (options_.total_weight() > 0 ? options_.total_weight() / batch : 1);
   const double weight = weights_by_samples_
                             ? static_cast<double>(shards.own) / batch
-                            : 1.0 / group_.options().world().size();
+                            : 1.0 / group_.options().process_group().size();
   std::vector<Tensor> shares =
       local_gradients_->take_shares(group_.parameters(), weight);
   for (size_t p = 0; p < shares.size(); ++p) {
@@ -573,7 +573,7 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
     const AllReduceSpan span(group_.rank(), "all-reduce");
     return exchange_->reduce(std::move(partials), chunks, totals);
   }
-  if (group_.options().world().size() > 1 && partials.size() > 1) {
+  if (group_.options().process_group().size() > 1 && partials.size() > 1) {
     // Only this rank's sums are added, which may belong to several nodes of the
     // tree.
     PartialSum sum = sum_partials(std::move(partials));

@@ -177,14 +177,14 @@ class TrainStep {
     if (const auto& tell = group_.options().on_phase()) tell(phase);
   }
   bool is_local() const {
-    return !exchange_ && group_.options().world().size() > 1;
+    return !exchange_ && group_.options().process_group().size() > 1;
   }
   /// The checks that this step has to make, and the ranks that make them.
   FirstStep& first_step() const {
     return is_local() ? group_.own_first_step() : group_.first_step();
   }
   ProcessGroup checking_ranks() const {
-    return is_local() ? ProcessGroup() : group_.options().world();
+    return is_local() ? ProcessGroup() : group_.options().process_group();
   }
 
   ReplicaGroup& group_;

@@ -10,7 +10,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
 namespace lockstep {

@@ -34,7 +34,7 @@ struct Way {
 
 ProcessGroup make_group(const std::string& backend) {
   ProcessGroupOptions options;
-  options.backend = backend;
+  options.backend(backend);
   return init(options);
 }
 

@@ -114,7 +114,7 @@ std::string device_label(const train::RunReport& report, size_t device) {
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds) {
   if (rounds.empty()) {
-    throw InvalidArgument("compare", {.code = ErrorCode::kMalformedJson,
+    throw InvalidArgument("compare", {.code = ErrorCode::kMalformedData,
                                       .what = "a strategy has no round"});
   }
   ComparedRun run{.engine = engine, .report = rounds.front().report};

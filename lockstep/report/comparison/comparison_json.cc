@@ -17,14 +17,14 @@ train::RunReport read_run(const std::string& path) {
   const std::string text = read_file(path, kMaxReportBytes);
   const auto content = try_parse_json(text);
   if (content.is_discarded()) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = path + " is not JSON",
                    .expected = "a run.json that `lockstep train` wrote"});
   }
   try {
     return train::run_report_from_json(content);
   } catch (const Error& error) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = fmt::format("{}: {}", path, error.text())});
   }
 }
@@ -111,13 +111,13 @@ Measurement measurement_from_json(const json& json) {
   Measurement result{.report = train::run_report_from_json(json)};
   const auto times = json.find("step_times_s");
   if (times == json.end() || !times->is_array() || times->empty()) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "a measurement has no 'step_times_s'",
                    .expected = "a list of seconds"});
   }
   for (const auto& time : *times) {
     if (!time.is_number()) {
-      throw IoError({.code = ErrorCode::kMalformedJson,
+      throw IoError({.code = ErrorCode::kMalformedData,
                      .what = "'step_times_s' holds what is not a number",
                      .got = time.dump()});
     }

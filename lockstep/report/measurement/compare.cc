@@ -109,7 +109,7 @@ void add_pytorch(const CompareOptions& options,
   const PyTorchPeer peer = find_pytorch(stop);
   if (!peer.missing.empty()) {
     throw Error("compare",
-                {.code = ErrorCode::kPeerProcess, .what = peer.missing});
+                {.code = ErrorCode::kProcessStart, .what = peer.missing});
   }
   std::vector<std::string> strategies{"single", "ddp"};
   const auto& ours = options.strategies;
@@ -133,7 +133,7 @@ Measurement parse(const Process& process, const CommandResult& result) {
   const auto json = try_parse_json(line);
   if (json.is_discarded()) {
     throw Error("compare",
-                {.code = ErrorCode::kPeerProcess,
+                {.code = ErrorCode::kProcessStart,
                  .what = fmt::format("the process of {} printed no measurement",
                                      process.contender.label()),
                  .expected = "a line of JSON",
@@ -156,7 +156,7 @@ Measurement measure(const Process& process) {
   const std::string line = without_tags(last_line(result.err));
   throw Error(
       "compare",
-      {.code = ErrorCode::kPeerProcess,
+      {.code = ErrorCode::kProcessStart,
        .what = fmt::format("the process of {} failed: {}{}",
                            process.contender.label(),
                            describe_end(result, process.command),

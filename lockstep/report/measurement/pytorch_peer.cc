@@ -156,7 +156,7 @@ Measurement pytorch_measurement(const std::string& output,
     }
     return result;
   } catch (const nlohmann::json::exception&) {
-    throw IoError({.code = ErrorCode::kPeerProcess,
+    throw IoError({.code = ErrorCode::kProcessStart,
                    .what = "PyTorch's run printed no measurement",
                    .expected = "a line of JSON",
                    .got = line.empty() ? "nothing" : "'" + line + "'"});

@@ -38,7 +38,7 @@ data::DataSpec data_of(const CheckpointInfo& info) {
   }
   if (!spec.name.empty()) return spec;
   throw CheckpointError(
-      {.code = ErrorCode::kUnknownDataset,
+      {.code = ErrorCode::kBadOption,
        .what = "the checkpoint does not say what it was trained on",
        .expected = "a checkpoint of `lockstep train`",
        .got = "one of a program of its own",

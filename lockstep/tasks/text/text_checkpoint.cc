@@ -144,7 +144,7 @@ TextSpec text_of(const CheckpointInfo& info) {
     return spec;
   }
   throw CheckpointError(
-      {.code = ErrorCode::kUnknownDataset,
+      {.code = ErrorCode::kBadOption,
        .what = "the checkpoint does not say what it was trained on",
        .expected = "a checkpoint of `lockstep train --data text`",
        .got = "one of a program of its own",

@@ -83,7 +83,7 @@ MemoryHistory MemoryRecorder::gather(const ProcessGroup& world) const {
       add_rank(of_rank, world.size() > 1 && is_first_of_process, history);
     }
   } catch (const json::exception& error) {
-    throw TrainError({.code = ErrorCode::kMalformedReport,
+    throw TrainError({.code = ErrorCode::kMalformedData,
                       .what = "a rank's memory can't be read",
                       .got = lockstep::text_of(error),
                       .fix = "run the same build of Lockstep on every rank"});

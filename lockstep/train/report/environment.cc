@@ -136,7 +136,7 @@ Environment environment_from_json(const nlohmann::json& json) {
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "a run report's environment can't be read",
                    .got = lockstep::text_of(error)});
   }

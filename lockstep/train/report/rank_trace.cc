@@ -133,7 +133,7 @@ TraceLog::Span span_from_json(const json& object, size_t lanes) {
   object.at("begin_ns").get_to(span.begin_ns);
   object.at("end_ns").get_to(span.end_ns);
   if (span.lane < lanes && span.begin_ns <= span.end_ns) return span;
-  throw IoError({.code = ErrorCode::kMalformedReport,
+  throw IoError({.code = ErrorCode::kMalformedData,
                  .what = "a trace has a span that can't be",
                  .expected = fmt::format(
                      "one of {} lanes, an end after the begin", lanes),
@@ -225,7 +225,7 @@ RankTrace rank_trace_from_json(const json& object) {
     }
     return trace;
   } catch (const json::exception& error) {
-    throw IoError({.code = ErrorCode::kMalformedReport,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "a rank's trace can't be read",
                    .got = lockstep::text_of(error),
                    .fix = "run the same build of Lockstep on every rank"});

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 [[noreturn]] void refuse_records(const std::string& what,
                                  const std::string& got = "") {
-  throw IoError({.code = ErrorCode::kMalformedJson,
+  throw IoError({.code = ErrorCode::kMalformedData,
                  .what = "a run report's " + what,
                  .expected = "what `lockstep train` wrote",
                  .got = got});

@@ -36,7 +36,7 @@ double percentile(const std::vector<double>& sorted, double fraction) {
 const json& member(const json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) {
     throw IoError(
-        {.code = ErrorCode::kMalformedJson,
+        {.code = ErrorCode::kMalformedData,
          .what = "a run report lacks the key '" + std::string(key) + "'",
          .fix = "was it written by `lockstep train --report`?"});
   }
@@ -49,7 +49,7 @@ void read(const json& object, const char* key, T& value) {
   try {
     value = found.get<T>();
   } catch (const json::exception&) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "a run report's key '" + std::string(key) +
                            "' has a value of the wrong type",
                    .got = found.dump().substr(0, 60)});
@@ -165,7 +165,7 @@ void read_records(const json& object, RunReport& report) {
   const bool is_whole = percentiles_s.empty() || percentiles_s.size() == 101;
   if (!is_whole ||
       !std::is_sorted(percentiles_s.begin(), percentiles_s.end())) {
-    throw IoError({.code = ErrorCode::kMalformedJson,
+    throw IoError({.code = ErrorCode::kMalformedData,
                    .what = "a run report's percentiles can't be",
                    .expected = "101 numbers in order",
                    .got = std::to_string(percentiles_s.size())});

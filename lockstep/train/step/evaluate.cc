@@ -45,7 +45,7 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
   const int64_t shards = engine.group().shards();
   // A local engine knows only this rank's shards.
   const bool is_local =
-      world.size() > 1 && engine.group().options().world().size() == 1;
+      world.size() > 1 && engine.group().options().process_group().size() == 1;
   const int64_t first_shard = is_local ? world.rank() * shards : 0;
   ShardMetrics sums(world, is_local ? world.size() * shards : shards);
   const bool is_sum = task.loss_reduction() == LossReduction::kSum;

@@ -68,7 +68,7 @@ std::vector<RankReport> gather_reports(const ProcessGroup& world,
     try {
       reports.push_back(from_json(parse_json(text)));
     } catch (const nlohmann::json::exception& error) {
-      throw TrainError({.code = ErrorCode::kMalformedReport,
+      throw TrainError({.code = ErrorCode::kMalformedData,
                         .what = "a rank's report can't be read",
                         .got = lockstep::text_of(error),
                         .fix = "run the same build of Lockstep on every rank"});

@@ -146,7 +146,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
   return DataParallelOptions()
       .replication(is_classic(options) ? Replication::kEveryForward
                                        : Replication::kResident)
-      .world(is_local ? ProcessGroup() : world)
+      .process_group(is_local ? ProcessGroup() : world)
       .shards(plan.shards / ranks)
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed(), rank) : options.seed())

@@ -4,5 +4,5 @@
 
 // Declarations that the code in docs/errors.md uses.
 inline lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
-inline auto optimizer = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+inline auto optimizer = lockstep::optim::sgd(model->parameters(), 0.1);
 inline torch::Tensor x, y;

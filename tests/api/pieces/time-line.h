@@ -6,5 +6,5 @@
 inline lockstep::ProcessGroup world;
 inline auto devices = lockstep::devices("2xcpu");
 inline lockstep::DataParallel model(net, devices);
-inline auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+inline auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
 inline torch::Tensor inputs, targets;

@@ -32,7 +32,7 @@ void train(const torch::Tensor& x, const lockstep::ProcessGroup& world) {
   const lockstep::DataParallel listed(net, {lockstep::Device{}},
                                       lockstep::DataParallelOptions());
   const lockstep::DataParallel copy = made;
-  const auto sgd = lockstep::optim::sgd(model->parameters(), {.lr = 0.1});
+  const auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
   model->train_step(x, x, loss, *sgd,
                     lockstep::TrainStepOptions().clip_grad_norm(1));
   const lockstep::DistributedDataParallel ranked(net, world);

@@ -72,8 +72,8 @@ const RankTasks lost_peer_works(
 TEST(LostPeer, EndsEveryWorkThatIsQueued) {
   for (const char* backend : {"shm", "tcp"}) {
     ProcessGroupOptions options;
-    options.backend = backend;
-    options.timeout = std::chrono::seconds(30);
+    options.backend(backend);
+    options.timeout(std::chrono::seconds(30));
     const auto ends = run_processes("lost_peer_works", 2, options);
     EXPECT_EQ(ends[0], "") << backend;
     EXPECT_EQ(ends[1].substr(0, 8), "signal 9") << backend;
@@ -82,8 +82,8 @@ TEST(LostPeer, EndsEveryWorkThatIsQueued) {
 
 TEST(LostPeer, IsAnErrorAndNotTheEndOfTheProcess) {
   ProcessGroupOptions options;
-  options.backend = "tcp";
-  options.timeout = std::chrono::seconds(3);
+  options.backend("tcp");
+  options.timeout(std::chrono::seconds(3));
   const auto ends = run_processes("lost_peer", 2, options);
   EXPECT_EQ(ends[0], "");
   EXPECT_EQ(ends[1].substr(0, 8), "signal 9");

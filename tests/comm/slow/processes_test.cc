@@ -22,8 +22,8 @@ class Processes : public testing::TestWithParam<Parameters> {};
 TEST_P(Processes, Conform) {
   const auto& [backend, task, ranks] = GetParam();
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(200);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(200));
   for (const auto& end : run_processes(task, ranks, options)) {
     EXPECT_EQ(end, "");
   }

@@ -104,7 +104,7 @@ TEST(BpeTokenizer, IsReadFromTheTwoFilesOfGpt2) {
   write_text(folder.path("merges.txt"), "a b\nabc\n");
   const auto message =
       error_of<DataError>([&] { data::open_tokenizer(folder.path()); });
-  EXPECT_TRUE(is_error(message, ErrorCode::kMalformedJson, {"merge 2", "abc"}));
+  EXPECT_TRUE(is_error(message, ErrorCode::kMalformedData, {"merge 2", "abc"}));
 }
 
 TEST(BpeTokenizer, EncodesInSeveralThreads) {
@@ -156,7 +156,7 @@ TEST(HostileTokenizer, HasIdsThatCantBe) {
   expect_refused(kCode, {"two ids", "abc"},
                  [](json& t) { t["added_tokens"][0]["content"] = "abc"; });
   for (const json& id : {json(-1), json(1.5), json("1"), json(1u << 31)}) {
-    expect_refused(ErrorCode::kMalformedJson, {"vocab", "bc"},
+    expect_refused(ErrorCode::kMalformedData, {"vocab", "bc"},
                    [&](json& t) { t["model"]["vocab"]["bc"] = id; });
   }
 }
@@ -166,7 +166,7 @@ TEST(HostileTokenizer, HasATokenTwice) {
   text.replace(text.find("\"abc\":"), 6, "\"bc\":6,\"abc\":");
   const auto message =
       error_of<DataError>([&] { parse_tokenizer(text, "t.json"); });
-  EXPECT_TRUE(is_error(message, ErrorCode::kMalformedJson, {"\"bc\" twice"}));
+  EXPECT_TRUE(is_error(message, ErrorCode::kMalformedData, {"\"bc\" twice"}));
 }
 
 TEST(HostileTokenizer, HasMergesThatCantBe) {
@@ -177,11 +177,11 @@ TEST(HostileTokenizer, HasMergesThatCantBe) {
   refuse(ErrorCode::kMalformedData, "xy", "xy a");     // unknown
   refuse(ErrorCode::kMalformedData, "ca", "c a");      // makes an unknown token
   refuse(ErrorCode::kMalformedData, "twice", "a b");   // already exists
-  refuse(ErrorCode::kMalformedJson, "merge 3", "ab");  // not a pair
-  refuse(ErrorCode::kMalformedJson, "merge 3", "a b c");
-  refuse(ErrorCode::kMalformedJson, "merge 3", {"a", "b", "c"});
-  refuse(ErrorCode::kMalformedJson, "merge 3", {"a", 1});
-  refuse(ErrorCode::kMalformedJson, "merge 3", nullptr);
+  refuse(ErrorCode::kMalformedData, "merge 3", "ab");  // not a pair
+  refuse(ErrorCode::kMalformedData, "merge 3", "a b c");
+  refuse(ErrorCode::kMalformedData, "merge 3", {"a", "b", "c"});
+  refuse(ErrorCode::kMalformedData, "merge 3", {"a", 1});
+  refuse(ErrorCode::kMalformedData, "merge 3", nullptr);
 }
 
 TEST(HostileTokenizer, LacksAByte) {
@@ -195,7 +195,7 @@ TEST(HostileTokenizer, IsNoTokenizer) {
   for (const char* text : {"", "{", "[]", "{}", "3", "{\"model\":3}", "{}x"}) {
     const auto message =
         error_of<DataError>([&] { parse_tokenizer(text, "t.json"); });
-    EXPECT_TRUE(is_error(message, ErrorCode::kMalformedJson, {"t.json"}));
+    EXPECT_TRUE(is_error(message, ErrorCode::kMalformedData, {"t.json"}));
   }
 }
 

@@ -78,7 +78,7 @@ TEST(ParseTokenizer, RefusesWhatDescribesNone) {
         << json;
   }
   EXPECT_EQ(error_code_of([] { parse_tokenizer("{", "test"); }),
-            ErrorCode::kMalformedJson);
+            ErrorCode::kMalformedData);
 }
 
 }  // namespace

@@ -59,22 +59,23 @@ TEST_F(Links, AreAllOrderedPairs) {
 
 TEST_F(Links, AreGoodInAThousandRounds) {
   EXPECT_TRUE(
-      check(2, {.sizes = {8, 1 << 10, 1 << 16}, .rounds = 1000}).empty());
+      check(2, LinkCheckOptions().sizes({8, 1 << 10, 1 << 16}).rounds(1000))
+          .empty());
 }
 
 TEST_F(Links, AreGoodAtAllSizes) { EXPECT_TRUE(check(2).empty()); }
 
 // Each kind of fault on each pair, in each direction, from each size on.
 TEST_F(Links, WithAFaultAreFound) {
-  const LinkCheckOptions options{.timeout_s = 5};
+  const auto options = LinkCheckOptions().timeout_s(5);
   for (const Link& link : links_between(slices(3))) {
-    for (const int64_t bytes : options.sizes) {
+    for (const int64_t bytes : options.sizes()) {
       for (const char* kind : {"corrupt", "drop"}) {
         const std::string fault = fmt::format(
             "{}:{}>{}@{}", kind, link.from.name(), link.to.name(), bytes);
         inject_link_faults(fault);
         LinkCheckOptions shorter = options;
-        shorter.sizes = {1 << 10, bytes};
+        shorter.sizes({1 << 10, bytes});
         const auto findings = check(3, shorter);
         ASSERT_EQ(findings.size(), 1U) << fault;
         EXPECT_EQ(findings[0].copy.link, link) << fault;
@@ -91,7 +92,8 @@ TEST_F(Links, WithAFaultAreFound) {
 
 TEST_F(Links, ThatHangAreFoundAndTheOthersCheckedAllTheSame) {
   inject_link_faults("delay=6:cpu:0>cpu:1@1024;drop:cpu:1>cpu:0");
-  const auto findings = check(2, {.sizes = {8, 1 << 10}, .timeout_s = 2});
+  const auto findings =
+      check(2, LinkCheckOptions().sizes({8, 1 << 10}).timeout_s(2));
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].kind, Kind::kTimeout);
   EXPECT_EQ(findings[0].copy.bytes, 1 << 10);
@@ -148,7 +150,7 @@ TEST_F(Links, FindingsAreKeptForTheSameMachineAlone) {
   const TemporaryFolder folder;
   const auto links = links_between(slices(2));
   inject_link_faults("corrupt:cpu:0>cpu:1");
-  const auto findings = check(2, {.sizes = {1 << 10}});
+  const auto findings = check(2, LinkCheckOptions().sizes({1 << 10}));
   const LinkCache cache(folder.path(""), "these GPUs, this boot");
   EXPECT_FALSE(cache.find(links));
   cache.save(links, findings);

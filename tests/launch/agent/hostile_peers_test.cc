@@ -103,7 +103,7 @@ TEST_F(HostilePeersOfAgents, WhoKnowsNoSecretIsNotHeard) {
                            store::Client guesser(
                                client(agent, guess.key_of(agent)));
                          }),
-                         ErrorCode::kWrongSecret));
+                         ErrorCode::kBadSecret));
   }
   const int port = agents_[0].store.address().port;
   store::RawPeer scanner(port);

@@ -130,7 +130,7 @@ TEST_P(LanguageModels, RefuseWhatTheyCannotLookAt) {
   const auto model = make();
   const auto refused = [&](const torch::Tensor& ids) {
     EXPECT_EQ(error_code_of([&] { model->forward(ids); }),
-              ErrorCode::kBadModelInput);
+              ErrorCode::kBadTensor);
   };
   refused(some_ids(1, 25));
   refused(some_ids(1, 8).fill_(37));
@@ -142,7 +142,7 @@ TEST_P(LanguageModels, RefuseWhatTheyCannotLookAt) {
   const torch::NoGradGuard no_grad;
   model->hidden(some_ids(1, 20), &cache);
   EXPECT_EQ(error_code_of([&] { model->hidden(some_ids(1, 5), &cache); }),
-            ErrorCode::kBadModelInput);
+            ErrorCode::kBadTensor);
 }
 
 // The mean loss of an untrained model is ln(vocabulary).

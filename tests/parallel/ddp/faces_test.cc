@@ -52,7 +52,7 @@ Part part_of(const ProcessGroup& world, int64_t step) {
 }
 
 DataParallelOptions over(const ProcessGroup& world) {
-  return DataParallelOptions().world(world).intra_op_threads(1);
+  return DataParallelOptions().process_group(world).intra_op_threads(1);
 }
 
 /// kSteps steps of the engine.
@@ -321,24 +321,24 @@ TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
 }
 
 TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
-  EXPECT_EQ(testing_ddp::failure_of(
-                2, "shm",
-                [](ProcessGroup world) {
-                  const auto net = new_net();
-                  DataParallel model(net, slices(1), over(world));
-                  const auto optimizer = optim::sgd(
-                      net->parameters(),
-                      {.momentum = 0.9, .make_state = [&](const Tensor& p) {
-                         return model->make_state(p);
-                       }});
-                  model->register_comm_hook(allreduce_hook);
-                  const Part part = part_of(world, 0);
-                  TORCH_CHECK(code_of([&] {
-                                model->train_step(part.x, part.y, loss_of,
-                                                  *optimizer);
-                              }) == ErrorCode::kBadOptimizer);
-                }),
-            "");
+  EXPECT_EQ(
+      testing_ddp::failure_of(
+          2, "shm",
+          [](ProcessGroup world) {
+            const auto net = new_net();
+            DataParallel model(net, slices(1), over(world));
+            const auto optimizer = optim::sgd(
+                net->parameters(),
+                optim::SgdOptions().momentum(0.9).make_state(
+                    [&](const Tensor& p) { return model->make_state(p); }));
+            model->register_comm_hook(allreduce_hook);
+            const Part part = part_of(world, 0);
+            TORCH_CHECK(code_of([&] {
+                          model->train_step(part.x, part.y, loss_of,
+                                            *optimizer);
+                        }) == ErrorCode::kBadOptimizer);
+          }),
+      "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Faces, testing::Values("shm", "tcp"),

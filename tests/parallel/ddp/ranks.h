@@ -22,8 +22,8 @@ namespace lockstep::testing_ddp {
 inline std::string failure_of(int ranks, const std::string& backend,
                               const std::function<void(ProcessGroup)>& task) {
   ProcessGroupOptions options;
-  options.backend = backend;
-  options.timeout = std::chrono::seconds(60);
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(60));
   try {
     spawn(ranks, task, options);
     return {};

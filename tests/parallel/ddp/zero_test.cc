@@ -81,15 +81,15 @@ Result trained(const ProcessGroup& world, ZeroStage zero, double clip) {
   const auto net = new_net();
   DataParallel model(net, std::vector{Device{}},
                      DataParallelOptions()
-                         .world(world)
+                         .process_group(world)
                          .shards(kShards)
                          .intra_op_threads(1)
                          .zero(zero));
-  const auto optimizer =
-      optim::adamw(net->parameters(),
-                   {.lr = 0.01, .make_state = [&](const Tensor& parameter) {
-                      return model->make_state(parameter);
-                    }});
+  const auto optimizer = optim::adamw(
+      net->parameters(),
+      optim::AdamWOptions(0.01).make_state([&](const Tensor& parameter) {
+        return model->make_state(parameter);
+      }));
   const int64_t samples = kBatch / world.size();
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t first = step * kBatch + world.rank() * samples;
@@ -154,11 +154,13 @@ double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
   const auto net = std::make_shared<DeepNetImpl>();
   DataParallel model(
       net, std::vector{device},
-      DataParallelOptions().world(world).intra_op_threads(1).zero(zero));
+      DataParallelOptions().process_group(world).intra_op_threads(1).zero(
+          zero));
   const auto optimizer = optim::adamw(
-      net->parameters(), {.make_state = [&](const Tensor& parameter) {
+      net->parameters(),
+      optim::AdamWOptions().make_state([&](const Tensor& parameter) {
         return model->make_state(parameter);
-      }});
+      }));
   // Not of making the replica, which copies the parameters at first.
   world.barrier();
   if (world.rank() == 0) reset_peak_memory();
@@ -292,10 +294,12 @@ struct NestedNetImpl : torch::nn::Cloneable<NestedNetImpl> {
 std::vector<Tensor> trained_nested(const ProcessGroup& world, ZeroStage zero,
                                    int64_t nested_from) {
   const auto net = filled(std::make_shared<NestedNetImpl>());
-  DataParallel model(
-      net, std::vector{Device{}},
-      DataParallelOptions().world(world).shards(2).intra_op_threads(1).zero(
-          zero));
+  DataParallel model(net, std::vector{Device{}},
+                     DataParallelOptions()
+                         .process_group(world)
+                         .shards(2)
+                         .intra_op_threads(1)
+                         .zero(zero));
   torch::optim::SGD optimizer(net->parameters(), 0.01);
   const int64_t samples = kBatch / world.size();
   for (int64_t step = 0; step < kSteps; ++step) {

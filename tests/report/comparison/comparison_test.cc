@@ -186,7 +186,7 @@ TEST(MeasurementJson, NamesWhatIsMissing) {
     FAIL() << "nothing was thrown";
   } catch (const IoError& error) {
     EXPECT_TRUE(
-        is_error(error.what(), ErrorCode::kMalformedJson, {"step_times_s"}));
+        is_error(error.what(), ErrorCode::kMalformedData, {"step_times_s"}));
   }
   json["step_times_s"] = {"fast"};
   EXPECT_THROW(measurement_from_json(json), IoError);

@@ -90,7 +90,7 @@ TEST(PyTorchMeasurement, SaysWhatItGotInstead) {
     FAIL() << "nothing was thrown";
   } catch (const IoError& error) {
     EXPECT_TRUE(
-        is_error(error.what(), ErrorCode::kPeerProcess, {"no figures today"}));
+        is_error(error.what(), ErrorCode::kProcessStart, {"no figures today"}));
   }
 }
 

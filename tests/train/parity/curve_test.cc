@@ -111,9 +111,9 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
       net, [&] { return models::make(spec, models::Init::kNone); },
       devices(std::to_string(k) + "xcpu"),
       DataParallelOptions().intra_op_threads(1));
-  const auto optimizer =
-      optim::sgd(model->parameters(),
-                 {.lr = kRate, .momentum = kMomentum, .weight_decay = kDecay});
+  const auto optimizer = optim::sgd(
+      model->parameters(),
+      optim::SgdOptions(kRate).momentum(kMomentum).weight_decay(kDecay));
   std::istringstream lines(printed);
   for (int step = 0; step < kSteps; ++step) {
     double expected = 0;

@@ -111,8 +111,8 @@ class DdpFault : public testing::TestWithParam<const char*> {
   static std::vector<std::string> run(const std::string& phase, int signal,
                                       std::chrono::seconds timeout) {
     ProcessGroupOptions options;
-    options.backend = GetParam();
-    options.timeout = timeout;
+    options.backend(GetParam());
+    options.timeout(timeout);
     return run_processes(task_name(phase, signal), 2, options);
   }
 };

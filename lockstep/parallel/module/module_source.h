@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/script.h>
+
+#include "lockstep/parallel/module/invoke.h"
+#include "lockstep/parallel/module/module_handle.h"
+
+namespace lockstep {
+
+/// Access to a module without its type: `read` reads its current state, and
+/// `replicate` makes a module like it.
+struct ModuleSource {
+  std::function<ModuleHandle()> read;
+  std::function<ModuleHandle()> replicate;
+};
+
+namespace detail {
+
+/// Returns a function that copies `module`. It throws InvalidArgument if the
+/// module is not a torch::nn::Cloneable of its own type.
+template <class M>
+std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
+  return [module = std::move(module)] { return clone_as(*module); };
+}
+
+template <class M>
+ModuleHandle typed_handle(std::shared_ptr<M> module) {
+  ModuleHandle handle = handle_of(module);
+  handle.forward = [module](const std::vector<c10::IValue>& inputs) {
+    return call_forward(*module, inputs);
+  };
+  return handle;
+}
+
+}  // namespace detail
+
+/// Returns a module in the form that the engine takes. `factory` makes others
+/// like it.
+template <class M>
+ModuleSource engine_module(const std::shared_ptr<M>& module,
+                           const std::function<std::shared_ptr<M>()>& factory) {
+  return {.read = [module] { return detail::typed_handle(module); },
+          .replicate = [factory] { return detail::typed_handle(factory()); }};
+}
+/// Same, for a TorchScript module.
+ModuleSource engine_module(const torch::jit::Module& module);
+
+}  // namespace lockstep
