@@ -364,9 +364,11 @@ class Trainer : public Task {
   data::Batch prepare(data::Batch batch) const override {
     if (!step_) return batch;
     // The step function gets both.
-    batch.inputs.push_back(batch.target);
-    batch.target = c10::IValue();
-    return batch;
+    std::vector<c10::IValue> arguments = batch.arguments();
+    arguments.push_back(batch.any_target());
+    return {.inputs = std::move(arguments),
+            .samples = batch.samples,
+            .total = batch.total};
   }
 
   LossAndMetrics loss(const c10::IValue& output,
@@ -427,9 +429,10 @@ class Trainer : public Task {
   ModuleHandle with_step(ModuleHandle handle, std::shared_ptr<M> module) const {
     handle.forward = [step = step_, module = std::move(module)](
                          const std::vector<c10::IValue>& arguments) {
-      data::Batch batch;
-      batch.inputs.assign(arguments.begin(), arguments.end() - 1);
-      batch.target = arguments.back();
+      const data::Batch batch = data::make_batch(
+          std::vector<c10::IValue>(arguments.begin(), arguments.end() - 1),
+          arguments.back(),
+          /*samples=*/0);
       [[maybe_unused]] const typename Kind::StepScope scope{};
       return detail::pack_values(step(*module, batch));
     };
