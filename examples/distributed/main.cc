@@ -40,22 +40,23 @@ int main(int argc, char** argv) try {
 
   // Each rank loads its part of every batch, so every sample is loaded once.
   auto images = lockstep::data::open({}, lockstep::data::Split::kTrain);
-  lockstep::data::Loader loader(images, {.batch_size = 100,
-                                         .part = {.shards = world.size(),
-                                                  .first = world.rank(),
-                                                  .last = world.rank() + 1},
-                                         .shuffle = true});
+  lockstep::data::Loader loader(images, lockstep::data::LoaderOptions()
+                                            .batch_size(100)
+                                            .part({.shards = world.size(),
+                                                   .first = world.rank(),
+                                                   .last = world.rank() + 1})
+                                            .shuffle(true));
   for (int epoch = 0; epoch < 2; ++epoch) {
-    loader.begin(epoch);
+    loader.set_epoch(epoch);
     // The sum of the losses, and the number of samples.
     Tensor sums = torch::zeros({2}, torch::kDouble);
-    while (auto batch = loader.next()) {
+    for (const auto& batch : loader) {
       const Tensor loss = torch::nn::functional::cross_entropy(
-          model->forward(batch->input()), batch->target_tensor());
+          model->forward(batch.data), batch.target);
       sgd.zero_grad();
       loss.backward();
       sgd.step();
-      const auto samples = static_cast<double>(batch->samples);
+      const auto samples = static_cast<double>(batch.samples);
       sums += torch::tensor({loss.item<double>() * samples, samples},
                             torch::kDouble);
     }

@@ -2,7 +2,6 @@
 #include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
-
 // Prints a line with one call, because replicas print at the same time.
 void print(const auto&... parts) { std::puts(c10::str(parts...).c_str()); }
 bool is_shown = false;
@@ -35,18 +34,19 @@ int main(int argc, char** argv) try {
   auto model = net;
   torch::optim::SGD sgd(model->parameters(), 0.01);
   data::Loader loader(data::open({}, data::Split::kTrain),
-                      {.batch_size = batch_size});
+                      data::LoaderOptions().batch_size(batch_size));
   const auto now = std::chrono::steady_clock::now;
   const auto start = now();
-  for (int64_t step = 0; step < steps; ++step) {
-    if (step % loader.batches() == 0) loader.begin(step / loader.batches());
-    const auto batch = loader.next().value();
-    const auto x = batch.input().to(torch_device(list.front()));
-    const auto y = batch.target_tensor().to(x.device());
-    if (is_shown) print("In the loop on ", x.device(), ", shape ", x.sizes());
-    sgd.zero_grad();
-    torch::cross_entropy_loss(model->forward(x), y).backward();
-    sgd.step();
+  for (int64_t step = 0; step < steps;) {
+    for (const auto& batch : loader) {
+      const auto x = batch.data.to(torch_device(list.front()));
+      const auto y = batch.target.to(x.device());
+      if (is_shown) print("In the loop on ", x.device(), ", shape ", x.sizes());
+      sgd.zero_grad();
+      torch::cross_entropy_loss(model->forward(x), y).backward();
+      sgd.step();
+      if (++step == steps) break;
+    }
   }
   const std::chrono::duration<double> t = now() - start;
   print("Step time: ", t.count() / steps, " s | Total time: ", t.count(), " s");

@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "../arguments.h"
-#include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 
@@ -33,7 +32,7 @@ int main(int argc, char** argv) try {
   auto net = std::make_shared<Net>();
   auto model = DistributedDataParallel(net, world);
   torch::optim::SGD sgd(model->parameters(), 0.01);
-  const data::ImageSource images(data::open({}, data::Split::kTrain), {});
+  const data::ImageSource images(data::open({}, data::Split::kTrain));
   // A rank reads its own part of each batch.
   const int64_t own_size = batch_size / world.size();
   std::vector<int64_t> samples(own_size);
@@ -44,8 +43,8 @@ int main(int argc, char** argv) try {
       samples[i] = (first + i) % images.size();
     const auto batch = images.read(samples, /*epoch=*/0);
     sgd.zero_grad();
-    const auto output = model->forward(batch.input());
-    torch::cross_entropy_loss(output, batch.target_tensor()).backward();
+    const auto output = model->forward(batch.data);
+    torch::cross_entropy_loss(output, batch.target).backward();
     sgd.step();
   }
   if (world.rank() != 0) return 0;

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "../arguments.h"
-#include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 struct Net : torch::nn::Cloneable<Net> {
@@ -38,7 +37,7 @@ int main(int argc, char** argv) try {
   std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
   const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
   const bool is_first = step == 0 && (!restarts || *restarts == '0');
-  const data::ImageSource images(data::open({}, data::Split::kTrain), {});
+  const data::ImageSource images(data::open({}, data::Split::kTrain));
   for (; step < steps; ++step) {
     const bool is_last = world.rank() == world.size() - 1;
     if (step == deadly && is_last && is_first) std::raise(SIGKILL);
@@ -46,8 +45,8 @@ int main(int argc, char** argv) try {
     std::iota(samples.begin(), samples.end(),
               step * 64 + world.rank() * int64_t(samples.size()));
     const auto batch = images.read(samples, 0);
-    const auto output = model->forward(batch.input());
-    torch::cross_entropy_loss(output, batch.target_tensor()).backward();
+    const auto output = model->forward(batch.data);
+    torch::cross_entropy_loss(output, batch.target).backward();
     sgd->step();
     sgd->zero_grad();
     if ((step + 1) % 10 == 0 && world.rank() == 0) {

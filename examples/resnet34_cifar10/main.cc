@@ -5,7 +5,6 @@
 // generated images.
 #include <filesystem>
 
-#include "lockstep/data/image_source.h"
 #include "lockstep/lockstep.h"
 
 using lockstep::data::Split;
@@ -17,7 +16,7 @@ std::shared_ptr<lockstep::data::ImageSource> images(const std::string& dir,
   if (!dir.empty()) spec = {.name = "cifar10", .dir = dir};
   return std::make_shared<lockstep::data::ImageSource>(
       lockstep::data::open(spec, split),
-      lockstep::data::ImageOptions{.augment = split == Split::kTrain});
+      lockstep::data::ImageOptions().augment(split == Split::kTrain));
 }
 
 int main(int argc, char** argv) {

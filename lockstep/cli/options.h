@@ -10,7 +10,7 @@
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
-#include "lockstep/models/language/language_model_spec.h"
+#include "lockstep/models/language/language_model.h"
 #include "lockstep/models/model.h"
 #include "lockstep/tasks/text/text_data.h"
 

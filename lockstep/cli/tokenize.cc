@@ -14,8 +14,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/data/text/open_tokenizer.h"
-#include "lockstep/data/text/tokenize_files.h"
+#include "lockstep/data/text/tokenizer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -66,7 +65,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(
   }
   if (flags.tokenizer == "chars") {
     return data::parse_tokenizer(
-        data::character_tokenizer_json(flags.options.inputs),
+        data::character_tokenizer_json(flags.options.inputs()),
         "--tokenizer chars");
   }
   return data::open_tokenizer(flags.tokenizer);
@@ -74,7 +73,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(
 
 void print_json(const TokenizeFlags& flags, const data::TokenizeReport& report,
                 double seconds) {
-  const nlohmann::ordered_json json{{"out_dir", flags.options.out_dir},
+  const nlohmann::ordered_json json{{"out_dir", flags.options.out_dir()},
                                     {"bytes", report.bytes},
                                     {"vocabulary", report.vocabulary},
                                     {"bits", report.bits},
@@ -96,7 +95,7 @@ void print_text(const TokenizeFlags& flags, const data::TokenizeReport& report,
   };
   fmt::print("{} of text in {}: {}, {} known, {} bits each\n",
              format_bytes(static_cast<double>(report.bytes)),
-             format_duration(seconds), flags.options.out_dir,
+             format_duration(seconds), flags.options.out_dir(),
              counted(report.vocabulary, "token"), report.bits);
   print_part("train", report.train_tokens, report.train_files.size());
   print_part("val", report.val_tokens, report.val_files.size());
@@ -108,9 +107,8 @@ void run(TokenizeFlags flags) {
   {
     const auto tokenizer = tokenizer_of(flags);
     TokenizeProgress progress;
-    flags.options.progress = [&](int64_t done, int64_t total) {
-      progress.show(done, total);
-    };
+    flags.options.progress(
+        [&](int64_t done, int64_t total) { progress.show(done, total); });
     report = data::tokenize_files(*tokenizer, flags.options);
   }
   const double seconds = watch.seconds();
@@ -125,16 +123,16 @@ void add_tokenize(CLI::App& app) {
       app, "tokenize", "Turn text files into files of tokens to train on");
   auto flags = std::make_shared<TokenizeFlags>();
   auto& options = flags->options;
-  options.threads =
+  options.threads() =
       static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   command
-      ->add_option("--input", options.inputs,
+      ->add_option("--input", options.inputs(),
                    "texts in UTF-8 (any bytes for bytes); where the tokenizer "
                    "has an end of text, it stands between two")
       ->type_name("FILE ...")
       ->required();
   command
-      ->add_option("--out-dir", options.out_dir,
+      ->add_option("--out-dir", options.out_dir(),
                    "new or empty folder for train_000000.bin, ..., "
                    "val_000000.bin, ... and tokenizer.json")
       ->type_name("DIR")
@@ -147,16 +145,16 @@ void add_tokenize(CLI::App& app) {
       ->type_name("NAME|PATH")
       ->required();
   command
-      ->add_option("--shard-tokens", options.shard_tokens,
+      ->add_option("--shard-tokens", options.shard_tokens(),
                    "tokens of a file, but for the last one")
       ->type_name("N")
       ->check(whole_number(1, std::numeric_limits<int32_t>::max()));
-  add_number(*command, "--val-fraction", options.val_fraction,
+  add_number(*command, "--val-fraction", options.val_fraction(),
              "part of the tokens, the last ones, that is for validation")
       ->type_name("X")
       ->check(number(0, Bound::kIncluded, 1));
   command
-      ->add_option("--threads", options.threads,
+      ->add_option("--threads", options.threads(),
                    "files to encode at the same time; each, and its tokens, "
                    "is in memory")
       ->type_name("N")

@@ -3,10 +3,41 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "lockstep/data/batch.h"
+#include <ATen/core/ivalue.h>
+#include <torch/types.h>
 
 namespace lockstep::data {
+
+/// Samples that are trained on together, or a rank's part of them. `data` and
+/// `target` are those of a torch::data::Example:
+///
+///     model->train_step(batch.data, batch.target, loss, optimizer);
+struct Batch {
+  torch::Tensor data{};    ///< input of the module, (N, ...)
+  torch::Tensor target{};  ///< what the loss compares the output with, (N, ...)
+  /// Arguments of a forward() that does not take one tensor. Each
+  /// is a tensor of (N, ...), or a tuple, list or dict of such tensors. `data`
+  /// is then undefined.
+  std::vector<c10::IValue> inputs{};
+  /// Target that is not one tensor. `target` is then undefined.
+  c10::IValue nested_target{};
+  int64_t samples = 0;  ///< N
+  int64_t total = 0;    ///< samples of the whole batch, on all ranks
+
+  /// Returns `inputs`, or `data` if `inputs` is empty.
+  std::vector<c10::IValue> arguments() const;
+  /// Returns `target`, or `nested_target` if it is undefined. The result is
+  /// None if there is neither.
+  c10::IValue any_target() const;
+};
+
+/// Returns a batch of `samples` samples. `arguments` become `data` if they are
+/// one tensor, and `inputs` if not. `target` likewise becomes `target` or
+/// `nested_target`.
+Batch make_batch(std::vector<c10::IValue> arguments, c10::IValue target,
+                 int64_t samples);
 
 /// Interface to the samples of which a Loader makes batches. They can be read
 /// in any order, and by several threads at once if the loader has several

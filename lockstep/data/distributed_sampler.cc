@@ -37,49 +37,69 @@ int64_t read(torch::serialize::InputArchive& archive, const char* name) {
 
 }  // namespace
 
-DistributedSampler::DistributedSampler(int64_t size, int rank, int ranks,
+// Shared by the copies of a sampler.
+struct DistributedSampler::State {
+  int64_t epoch = 0;        // that reset() starts
+  int64_t first_batch = 0;  // of that epoch
+  bool is_begun = false;
+  int64_t batch = 0;             // number of the next one
+  bool is_at_end = false;        // of the epoch
+  std::vector<int64_t> order{};  // of the samples in this epoch
+};
+
+DistributedSampler::DistributedSampler(int64_t size, int num_replicas, int rank,
                                        const DistributedSamplerOptions& options)
     : size_(size),
+      num_replicas_(num_replicas),
       rank_(rank),
-      ranks_(ranks),
       options_(options),
-      epoch_(options.first_epoch),
-      batch_(options.first_batch) {
+      state_(std::make_shared<State>()) {
   if (size < 1) refuse("there is nothing to sample", "1 or more", size);
-  if (ranks < 1) refuse("there is no rank", "1 or more", ranks);
-  if (rank < 0 || rank >= ranks) {
-    refuse("there is no such rank", fmt::format("0 to {}", ranks - 1), rank);
+  if (num_replicas < 1) refuse("there is no rank", "1 or more", num_replicas);
+  if (rank < 0 || rank >= num_replicas) {
+    refuse("there is no such rank", fmt::format("0 to {}", num_replicas - 1),
+           rank);
   }
-  if (options.batch_size < 1) {
-    refuse("bad batch size", "1 or more", options.batch_size);
+  if (options.shards() == 0) options_.shards(num_replicas);
+  if (options_.shards() < num_replicas) {
+    refuse("some ranks would have no shard",
+           fmt::format("{} or more", num_replicas), options_.shards());
   }
-  if (options.shards == 0) options_.shards = ranks;
-  if (options_.shards < ranks) {
-    refuse("some ranks would have no shard", fmt::format("{} or more", ranks),
-           options_.shards);
-  }
-  if (epoch_ < 0) refuse("bad first epoch", "0 or more", epoch_);
-  batches_ = size / options.batch_size;
-  const int64_t rest = size % options.batch_size;
+}
+
+int64_t DistributedSampler::batches(int64_t batch_size) const {
+  if (batch_size < 1) refuse("bad batch size", "1 or more", batch_size);
   // The last rank has the last samples of a batch.
-  const ShardRange last = shards_of_worker(ranks - 1, ranks, options_.shards);
+  const ShardRange last =
+      shards_of_worker(num_replicas_ - 1, num_replicas_, options_.shards());
   const auto fills_all = [&](int64_t samples) {
-    return samples_of(last, samples, options_.shards).count() > 0;
+    return samples_of(last, samples, options_.shards()).count() > 0;
   };
-  if (batches_ > 0 && !fills_all(options.batch_size)) {
+  const int64_t all_ranks = batch_size * num_replicas_;
+  const int64_t whole = size_ / all_ranks;
+  const int64_t rest = size_ % all_ranks;
+  if (whole > 0 && !fills_all(all_ranks)) {
     refuse("a batch gives some rank no sample",
-           "more than that for " + counted(options_.shards, "shard"),
-           options.batch_size);
+           "more than that for " + counted(options_.shards(), "shard"),
+           all_ranks);
   }
-  if (!options.drop_last && rest > 0 && fills_all(rest)) ++batches_;
-  if (batches_ == 0) {
-    refuse("an epoch has no batch", "a batch size of at most the samples",
-           options.batch_size);
+  const bool keeps_rest = !options_.drop_last() && rest > 0 && fills_all(rest);
+  const int64_t batches = whole + (keeps_rest ? 1 : 0);
+  if (batches == 0) {
+    refuse("an epoch has no batch",
+           "a batch of all ranks that has at most the samples", all_ranks);
   }
-  if (batch_ < 0 || batch_ >= batches_) {
-    refuse("there is no such batch", fmt::format("0 to {}", batches_ - 1),
-           batch_);
-  }
+  return batches;
+}
+
+int64_t DistributedSampler::epoch() const { return state_->epoch; }
+
+void DistributedSampler::set_epoch(int64_t epoch, int64_t first_batch) {
+  if (epoch < 0) refuse("bad epoch", "0 or more", epoch);
+  if (first_batch < 0) refuse("bad first batch", "0 or more", first_batch);
+  state_->epoch = epoch;
+  state_->first_batch = first_batch;
+  state_->is_begun = false;
 }
 
 void DistributedSampler::reset(std::optional<size_t> new_size) {
@@ -87,52 +107,52 @@ void DistributedSampler::reset(std::optional<size_t> new_size) {
     refuse("the dataset has another size than its sampler",
            fmt::format("{}", size_), static_cast<int64_t>(*new_size));
   }
-  if (is_begun_) {
-    ++epoch_;
-    batch_ = 0;
-  }
-  is_begun_ = true;
-  if (options_.shuffle) {
-    order_ = shuffled_order(size_, options_.seed, epoch_);
+  State& state = *state_;
+  state.is_begun = true;
+  state.is_at_end = false;
+  state.batch = state.first_batch;
+  if (options_.shuffle()) {
+    state.order = shuffled_order(size_, options_.seed(), state.epoch);
   } else {
-    order_.resize(static_cast<size_t>(size_));
-    std::iota(order_.begin(), order_.end(), int64_t{0});
+    state.order.resize(static_cast<size_t>(size_));
+    std::iota(state.order.begin(), state.order.end(), int64_t{0});
   }
 }
 
 std::optional<std::vector<size_t>> DistributedSampler::next(size_t batch_size) {
-  if (!is_begun_) reset(std::nullopt);
-  if (batch_ >= batches_) return std::nullopt;
-  const int64_t begin = batch_ * options_.batch_size;
-  const int64_t total = std::min(options_.batch_size, size_ - begin);
-  const SampleRange own = samples_of(
-      shards_of_worker(rank_, ranks_, options_.shards), total, options_.shards);
-  if (static_cast<int64_t>(batch_size) < own.count()) {
-    refuse("the loader's batches are smaller than this rank's part",
-           fmt::format("{} or more", own.count()),
-           static_cast<int64_t>(batch_size));
+  State& state = *state_;
+  if (!state.is_begun) reset(std::nullopt);
+  const int64_t count = batches(static_cast<int64_t>(batch_size));
+  if (state.batch >= count) {
+    state.is_at_end = true;
+    return std::nullopt;
   }
-  ++batch_;
-  const auto first = order_.begin() + begin;
+  const int64_t all_ranks = static_cast<int64_t>(batch_size) * num_replicas_;
+  const int64_t begin = state.batch * all_ranks;
+  const int64_t total = std::min(all_ranks, size_ - begin);
+  const SampleRange own =
+      samples_of(shards_of_worker(rank_, num_replicas_, options_.shards()),
+                 total, options_.shards());
+  state.is_at_end = ++state.batch == count;
+  const auto first = state.order.begin() + begin;
   return std::vector<size_t>(first + own.first, first + own.last);
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  archive.write("epoch", torch::tensor(epoch_), /*is_buffer=*/true);
-  archive.write("batch", torch::tensor(batch_), /*is_buffer=*/true);
+  const State& state = *state_;
+  int64_t epoch = state.epoch;
+  int64_t batch = state.is_begun ? state.batch : state.first_batch;
+  if (state.is_begun && state.is_at_end) {
+    ++epoch;
+    batch = 0;
+  }
+  archive.write("epoch", torch::tensor(epoch), /*is_buffer=*/true);
+  archive.write("batch", torch::tensor(batch), /*is_buffer=*/true);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   const int64_t epoch = read(archive, "epoch");
-  const int64_t batch = read(archive, "batch");
-  if (batch > batches_) {
-    refuse("the sampler's saved batch is not one of this epoch",
-           fmt::format("at most {}", batches_), batch);
-  }
-  // The end of an epoch is the beginning of the next one.
-  epoch_ = batch == batches_ ? epoch + 1 : epoch;
-  batch_ = batch == batches_ ? 0 : batch;
-  is_begun_ = false;
+  set_epoch(epoch, read(archive, "batch"));
 }
 
 }  // namespace lockstep::data

@@ -4,28 +4,33 @@
 #include <memory>
 #include <string>
 
+#include <torch/arg.h>
+
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/sample_writer.h"
 
 namespace lockstep::data {
+
+class SampleWriter;
 
 /// Options for preparing images for training.
 struct ImageOptions {
   /// Random crop (padding 4) and, if the dataset allows it, horizontal flip.
-  bool augment = false;
-  bool channels_last = false;
-  uint64_t seed = 0;  ///< seed of the augmentation
+  TORCH_ARG(bool, augment) = false;
+  TORCH_ARG(bool, channels_last) = false;
+  /// Seed of the augmentation.
+  TORCH_ARG(uint64_t, seed) = 0;
 };
 
-/// Makes batches of a dataset of images: one input (N, C, H, W), float32 and
+/// Makes batches of a dataset of images: data (N, C, H, W), float32 and
 /// normalised, and a target (N), int64. Sample `index` depends only on
 /// (seed, epoch, index).
 class ImageSource : public BatchSource {
  public:
   /// Throws InvalidArgument without a dataset.
-  ImageSource(std::shared_ptr<const Dataset> dataset,
-              const ImageOptions& options);
+  explicit ImageSource(std::shared_ptr<const Dataset> dataset,
+                       const ImageOptions& options = {});
+  ~ImageSource() override;
 
   int64_t size() const override { return dataset_->size(); }
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
@@ -35,7 +40,7 @@ class ImageSource : public BatchSource {
  private:
   std::shared_ptr<const Dataset> dataset_;
   ImageOptions options_;
-  SampleWriter writer_;
+  std::unique_ptr<const SampleWriter> writer_;
 };
 
 }  // namespace lockstep::data

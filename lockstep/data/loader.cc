@@ -34,10 +34,10 @@ void check(const BatchSource* source, const LoaderOptions& options) {
   if (source == nullptr || source->size() < 1) {
     refuse("there is nothing to load", "at least 1 sample", 0);
   }
-  if (options.batch_size < 1) {
-    refuse("bad batch size", "at least 1", options.batch_size);
+  if (options.batch_size() < 1) {
+    refuse("bad batch size", "at least 1", options.batch_size());
   }
-  const BatchPart& part = options.part;
+  const BatchPart& part = options.part();
   if (part.first < 0 || part.first > part.last || part.last > part.shards) {
     throw InvalidArgument(
         "data", {.code = ErrorCode::kBadOption,
@@ -46,17 +46,18 @@ void check(const BatchSource* source, const LoaderOptions& options) {
                                          part.shards),
                  .got = fmt::format("{} to {}", part.first, part.last)});
   }
-  if (options.order && source->is_read_in_order()) {
+  if (options.order() && source->is_read_in_order()) {
     throw InvalidArgument(
         "data", {.code = ErrorCode::kMisuse,
                  .what = "these samples can be read in one order only",
-                 .fix = "leave out LoaderOptions::order"});
+                 .fix = "leave out LoaderOptions().order()"});
   }
-  if (options.workers < 0) {
-    refuse("bad number of loader workers", "at least 0", options.workers);
+  if (options.workers() < 0) {
+    refuse("bad number of loader workers", "at least 0", options.workers());
   }
-  if (options.prefetch < 1) {
-    refuse("bad number of batches to prefetch", "at least 1", options.prefetch);
+  if (options.prefetch() < 1) {
+    refuse("bad number of batches to prefetch", "at least 1",
+           options.prefetch());
   }
 }
 
@@ -87,11 +88,11 @@ c10::IValue part_of(const c10::IValue& value, const SampleRange& range) {
   return value;
 }
 
-Batch part_of(Batch batch, const SampleRange& range) {
-  for (c10::IValue& input : batch.inputs) input = part_of(input, range);
-  batch.target = part_of(batch.target, range);
-  batch.samples = range.count();
-  return batch;
+Batch part_of(const Batch& batch, const SampleRange& range) {
+  std::vector<c10::IValue> arguments = batch.arguments();
+  for (c10::IValue& argument : arguments) argument = part_of(argument, range);
+  return make_batch(std::move(arguments), part_of(batch.any_target(), range),
+                    range.count());
 }
 
 // The data that all batches of an epoch share.
@@ -107,19 +108,20 @@ class Loader::Impl {
   Impl(std::shared_ptr<const BatchSource> source, const LoaderOptions& options)
       : source_(std::move(source)),
         options_(options),
-        samples_(options.order ? count_of(make_order(0, 0)) : source_->size()) {
-    if (options_.drop_last && samples_ < options_.batch_size) {
+        samples_(options.order() ? count_of(make_order(0, 0))
+                                 : source_->size()) {
+    if (options_.drop_last() && samples_ < options_.batch_size()) {
       throw InvalidArgument(
           "data",
           {.code = ErrorCode::kMisuse,
            .what = "a batch is larger than an epoch, and the last is dropped",
            .expected = fmt::format("a batch size of at most {}", samples_),
-           .got = fmt::format("{}", options_.batch_size)});
+           .got = fmt::format("{}", options_.batch_size())});
     }
     try {
       const int workers = source_->is_read_in_order()
-                              ? std::min(options_.workers, 1)
-                              : options_.workers;
+                              ? std::min(options_.workers(), 1)
+                              : options_.workers();
       for (int i = 0; i < workers; ++i) {
         workers_.push_back(
             start_thread("data", "a worker of the loader", [this] { work(); }));
@@ -133,30 +135,41 @@ class Loader::Impl {
   ~Impl() { stop(); }
 
   int64_t batches() const {
-    return options_.drop_last
-               ? samples_ / options_.batch_size
-               : (samples_ + options_.batch_size - 1) / options_.batch_size;
+    return options_.drop_last()
+               ? samples_ / options_.batch_size()
+               : (samples_ + options_.batch_size() - 1) / options_.batch_size();
   }
 
-  void begin(int64_t number, int64_t first_batch) {
+  void set_epoch(int64_t epoch, int64_t first_batch) {
+    chosen_epoch_ = epoch;
+    first_batch_ = first_batch;
+  }
+
+  std::shared_ptr<const Epoch> begin() {
     auto epoch = std::make_shared<Epoch>();
-    epoch->number = number;
-    epoch->order = make_order(number, samples_);
+    epoch->number = chosen_epoch_;
+    epoch->order = make_order(chosen_epoch_, samples_);
     {
       const std::lock_guard lock(mutex_);
-      epoch_ = std::move(epoch);
+      epoch_ = epoch;
       made_.clear();
-      next_to_make_ = next_to_take_ = first_batch;
+      next_to_make_ = next_to_take_ = first_batch_;
     }
     changed_.notify_all();
+    return epoch;
   }
 
-  std::optional<Batch> next() {
+  // Returns the next batch of `epoch`, or nothing at its end. Rethrows what a
+  // worker threw.
+  std::optional<Batch> next(const std::shared_ptr<const Epoch>& epoch) {
     std::unique_lock lock(mutex_);
-    if (!epoch_) {
-      throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
-                                     .what = "no epoch was begun",
-                                     .fix = "call begin() before next()"});
+    if (epoch != epoch_) {
+      throw InvalidArgument(
+          "data",
+          {.code = ErrorCode::kMisuse,
+           .what = "begin() of the loader was called after this iterator "
+                   "was made",
+           .fix = "use one iterator of a loader at a time"});
     }
     if (next_to_take_ >= batches()) return std::nullopt;
     const int64_t taken = next_to_take_++;
@@ -185,7 +198,7 @@ class Loader::Impl {
 
   bool has_work() const {
     return epoch_ && next_to_make_ < batches() &&
-           next_to_make_ < next_to_take_ + options_.prefetch;
+           next_to_make_ < next_to_take_ + options_.prefetch();
   }
 
   void work() {
@@ -220,9 +233,11 @@ class Loader::Impl {
   // `samples`: the required number; 0: any number except 0.
   std::vector<int64_t> make_order(int64_t epoch, int64_t samples) const {
     const int64_t size = source_->size();
-    if (options_.order) return checked(options_.order(size, epoch), samples);
-    if (options_.shuffle && !source_->is_read_in_order()) {
-      return shuffled_order(size, options_.seed, epoch);
+    if (options_.order()) {
+      return checked(options_.order()(size, epoch), samples);
+    }
+    if (options_.shuffle() && !source_->is_read_in_order()) {
+      return shuffled_order(size, options_.seed(), epoch);
     }
     std::vector<int64_t> order(static_cast<size_t>(size));
     std::iota(order.begin(), order.end(), int64_t{0});
@@ -255,10 +270,11 @@ class Loader::Impl {
   }
 
   Batch make(const Epoch& epoch, int64_t number) const {
-    const int64_t begin = number * options_.batch_size;
-    const int64_t total = std::min(options_.batch_size, samples_ - begin);
-    const SampleRange own = samples_of(
-        {options_.part.first, options_.part.last}, total, options_.part.shards);
+    const int64_t begin = number * options_.batch_size();
+    const int64_t total = std::min(options_.batch_size(), samples_ - begin);
+    const SampleRange own =
+        samples_of({options_.part().first, options_.part().last}, total,
+                   options_.part().shards);
     const auto indices =
         std::span(epoch.order)
             .subspan(static_cast<size_t>(begin), static_cast<size_t>(total));
@@ -288,6 +304,8 @@ class Loader::Impl {
   const std::shared_ptr<const BatchSource> source_;
   const LoaderOptions options_;
   const int64_t samples_;  // samples in an epoch
+  int64_t chosen_epoch_ = 0;
+  int64_t first_batch_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;  ///< anything below
@@ -307,22 +325,65 @@ Loader::Loader(std::shared_ptr<const BatchSource> source,
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset,
                const LoaderOptions& options)
-    : Loader(std::make_shared<ImageSource>(std::move(dataset), ImageOptions{}),
-             options) {}
+    : Loader(std::make_shared<ImageSource>(std::move(dataset)), options) {}
 
 Loader::~Loader() = default;
 
-void Loader::begin(int64_t epoch, int64_t first_batch) {
-  if (first_batch < 0) {
-    throw InvalidArgument("data", {.code = ErrorCode::kBadOption,
-                                   .what = "can't begin there",
-                                   .expected = "a batch of at least 0",
-                                   .got = fmt::format("{}", first_batch)});
+void Loader::set_epoch(int64_t epoch, int64_t first_batch) {
+  if (epoch < 0 || first_batch < 0) {
+    throw InvalidArgument(
+        "data", {.code = ErrorCode::kBadOption,
+                 .what = "an epoch can't begin there",
+                 .expected = "an epoch and a batch of at least 0",
+                 .got = fmt::format("epoch {}, batch {}", epoch, first_batch)});
   }
-  impl_->begin(epoch, first_batch);
+  impl_->set_epoch(epoch, first_batch);
 }
 
-std::optional<Batch> Loader::next() { return impl_->next(); }
+// The position that the copies of an iterator share.
+struct Loader::Iterator::Position {
+  Impl& loader;
+  std::shared_ptr<const Epoch> epoch;
+  std::optional<Batch> batch = std::nullopt;
+  bool is_at_end = false;
+};
+
+Loader::Iterator::Iterator(std::shared_ptr<Position> position)
+    : position_(std::move(position)) {}
+
+bool Loader::Iterator::is_at_end() const {
+  if (!position_) return true;
+  if (!position_->batch && !position_->is_at_end) {
+    position_->batch = position_->loader.next(position_->epoch);
+    position_->is_at_end = !position_->batch;
+  }
+  return position_->is_at_end;
+}
+
+Batch& Loader::Iterator::operator*() const {
+  if (!is_at_end()) return *position_->batch;
+  throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
+                                 .what = "there is no batch after the last one",
+                                 .fix = "compare the iterator with end()"});
+}
+
+Loader::Iterator& Loader::Iterator::operator++() {
+  // Skips a batch that was not used.
+  if (!is_at_end()) position_->batch.reset();
+  return *this;
+}
+
+bool Loader::Iterator::operator==(const Iterator& other) const {
+  if (position_ == other.position_) return true;
+  return is_at_end() && other.is_at_end();
+}
+
+Loader::Iterator Loader::begin() {
+  return Iterator(std::make_shared<Iterator::Position>(
+      Iterator::Position{.loader = *impl_, .epoch = impl_->begin()}));
+}
+
+Loader::Iterator Loader::end() { return {}; }
 
 int64_t Loader::batches() const { return impl_->batches(); }
 

@@ -145,13 +145,13 @@ class DatasetSource : public data::BatchSource {
     if (indices.empty()) {
       // In a short batch, a rank may have no sample. It runs nothing then.
       const size_t count = std::max<size_t>(arguments_, 1);
-      return {.inputs = std::vector<c10::IValue>(count, torch::empty({0})),
-              .target = torch::empty({0})};
+      return data::make_batch(
+          std::vector<c10::IValue>(count, torch::empty({0})), torch::empty({0}),
+          /*samples=*/0);
     }
-    auto [inputs, target] = parts(indices);
-    return {.inputs = detail::as_arguments(inputs, arguments_),
-            .target = target,
-            .samples = static_cast<int64_t>(indices.size())};
+    const auto [inputs, target] = parts(indices);
+    return data::make_batch(detail::as_arguments(inputs, arguments_), target,
+                            static_cast<int64_t>(indices.size()));
   }
 
  private:

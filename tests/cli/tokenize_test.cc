@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/exit_code.h"
-#include "lockstep/data/text/token_folder.h"
+#include "lockstep/data/text/tokens.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 #include "tests/data/text/tiny_tokenizer.h"

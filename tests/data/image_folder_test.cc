@@ -49,13 +49,12 @@ TEST(ImageFolder, NamesTheFileThatItCannotDecode) {
   const std::string whole = content_of(path);
   const auto dataset = image_folder(folder.path(), Split::kTrain, 16);
   write_text(path, whole.substr(0, whole.size() / 2));
-  const auto source = std::make_shared<ImageSource>(dataset, ImageOptions{});
+  const auto source = std::make_shared<ImageSource>(dataset);
   for (const int workers : {0, 3}) {
-    Loader loader(source, {.batch_size = 2, .workers = workers});
-    loader.begin(0);
-    EXPECT_TRUE(loader.next());
-    EXPECT_TRUE(loader.next());
-    expect_problem(error_of<DataError>([&] { loader.next(); }),
+    Loader loader(source, LoaderOptions().batch_size(2).workers(workers));
+    auto batch = loader.begin();
+    for (int i = 0; i < 2; ++i, ++batch) EXPECT_EQ(batch->samples, 2);
+    expect_problem(error_of<DataError>([&] { static_cast<void>(*batch); }),
                    ErrorCode::kMalformedData, {path});
   }
   fs::remove(path);

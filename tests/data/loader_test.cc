@@ -1,7 +1,9 @@
 #include "lockstep/data/loader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <ranges>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -47,58 +49,54 @@ class Counting : public Dataset {
   std::vector<uint8_t> bytes_;
 };
 
-std::vector<Batch> rest_of(Loader& loader) {
+std::vector<Batch> epoch_of(Loader& loader) {
   std::vector<Batch> batches;
-  while (auto batch = loader.next()) batches.push_back(std::move(*batch));
+  for (Batch& batch : loader) batches.push_back(std::move(batch));
   return batches;
 }
 
-std::shared_ptr<const BatchSource> images(int64_t size,
-                                          const ImageOptions& options = {
-                                              .augment = true}) {
+std::shared_ptr<const BatchSource> images(
+    int64_t size, const ImageOptions& options = ImageOptions().augment(true)) {
   return std::make_shared<ImageSource>(std::make_shared<Counting>(size),
                                        options);
 }
 
-std::vector<Batch> epoch_of(const LoaderOptions& options, int64_t epoch,
-                            int64_t first_batch = 0,
-                            const ImageOptions& image_options = {
-                                .augment = true}) {
+std::vector<Batch> epoch_of(
+    const LoaderOptions& options, int64_t epoch, int64_t first_batch = 0,
+    const ImageOptions& image_options = ImageOptions().augment(true)) {
   Loader loader(images(50, image_options), options);
-  loader.begin(epoch, first_batch);
-  return rest_of(loader);
+  loader.set_epoch(epoch, first_batch);
+  return epoch_of(loader);
 }
 
 void expect_same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(a[i].input().equal(b[i].input())) << "batch " << i;
-    EXPECT_TRUE(a[i].target_tensor().equal(b[i].target_tensor()))
-        << "batch " << i;
+    EXPECT_TRUE(a[i].data.equal(b[i].data)) << "batch " << i;
+    EXPECT_TRUE(a[i].target.equal(b[i].target)) << "batch " << i;
   }
 }
 
 std::vector<int64_t> labels_of(const std::vector<Batch>& batches) {
   std::vector<int64_t> labels;
   for (const Batch& batch : batches) {
-    const torch::Tensor target = batch.target_tensor();
+    const torch::Tensor target = batch.target;
     const auto* data = target.const_data_ptr<int64_t>();
     labels.insert(labels.end(), data, data + target.numel());
   }
   return labels;
 }
 
-const LoaderOptions kRandom{.batch_size = 7, .shuffle = true};
+const auto kRandom = LoaderOptions().batch_size(7).shuffle(true);
 
 TEST(Loader, GivesTheSameBitsForAnyNumberOfWorkers) {
   LoaderOptions options = kRandom;
-  options.workers = 0;
+  options.workers(0);
   const auto expected = epoch_of(options, 3);
   ASSERT_EQ(expected.size(), 8u);
   for (const auto& [workers, prefetch] :
        std::vector<std::pair<int, int>>{{1, 1}, {1, 4}, {4, 1}, {4, 9}}) {
-    options.workers = workers;
-    options.prefetch = prefetch;
+    options.workers(workers).prefetch(prefetch);
     expect_same(epoch_of(options, 3), expected);
   }
 }
@@ -111,22 +109,22 @@ TEST(Loader, GivesEverySampleOncePerEpochInAnOrderOfItsOwn) {
   std::iota(all.begin(), all.end(), 0);
   EXPECT_TRUE(std::is_permutation(first.begin(), first.end(), all.begin()));
   EXPECT_TRUE(std::is_permutation(second.begin(), second.end(), all.begin()));
-  EXPECT_EQ(labels_of(epoch_of({.batch_size = 7}, 1)), all);
+  EXPECT_EQ(labels_of(epoch_of(LoaderOptions().batch_size(7), 1)), all);
 }
 
 TEST(Loader, FollowsAnOrderOfTheUsers) {
-  LoaderOptions options{.batch_size = 2};
-  options.order = [](int64_t size, int64_t epoch) {
-    return std::vector<int64_t>{size - 1, epoch, 0};
-  };
+  auto options =
+      LoaderOptions().batch_size(2).order([](int64_t size, int64_t epoch) {
+        return std::vector<int64_t>{size - 1, epoch, 0};
+      });
   EXPECT_EQ(labels_of(epoch_of(options, 3)), (std::vector<int64_t>{49, 3, 0}));
   EXPECT_EQ(epoch_of(options, 3).size(), 2u);
   // There is no sample 50, and epoch 1 is longer than epoch 0.
   expect_problem(error_of<InvalidArgument>([&] { epoch_of(options, 50); }),
                  ErrorCode::kMisuse, {"49", "50"});
-  options.order = [](int64_t, int64_t epoch) {
+  options.order([](int64_t, int64_t epoch) {
     return std::vector<int64_t>(static_cast<size_t>(epoch + 1), 0);
-  };
+  });
   expect_problem(error_of<InvalidArgument>([&] { epoch_of(options, 1); }),
                  ErrorCode::kMisuse, {"1", "2"});
 }
@@ -143,18 +141,18 @@ class Ragged : public BatchSource {
     for (int64_t i = 0; i < count; ++i) {
       padded[i].narrow(0, 0, indices[static_cast<size_t>(i)] + 1).fill_(1);
     }
-    return {.inputs = {c10::ivalue::Tuple::create({padded, padded.sum(1)})},
-            .target = padded.sum(1),
+    return {.target = padded.sum(1),
+            .inputs = {c10::ivalue::Tuple::create({padded, padded.sum(1)})},
             .samples = count};
   }
 };
 
 TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
   const auto batch_of = [](BatchPart part) {
-    LoaderOptions options{.batch_size = 10, .part = part, .shuffle = true};
+    const auto options =
+        LoaderOptions().batch_size(10).part(part).shuffle(true);
     Loader loader(std::make_shared<Ragged>(), options);
-    loader.begin(0);
-    return loader.next().value();
+    return *loader.begin();
   };
   const Batch whole = batch_of({});
   EXPECT_EQ(whole.total, 10);
@@ -164,8 +162,7 @@ TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
     const int64_t first = shard * 3;
     EXPECT_EQ(part.total, 10);
     EXPECT_EQ(part.samples, shard < 3 ? 3 : 1);
-    EXPECT_TRUE(part.target_tensor().equal(
-        whole.target_tensor().narrow(0, first, part.samples)));
+    EXPECT_TRUE(part.target.equal(whole.target.narrow(0, first, part.samples)));
     for (const size_t i : {0u, 1u}) {
       const auto tensor_of = [&](const Batch& batch) {
         return batch.inputs[0].toTupleRef().elements()[i].toTensor();
@@ -177,8 +174,7 @@ TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
 }
 
 TEST(Loader, DependsOnTheSeed) {
-  LoaderOptions other = kRandom;
-  other.seed = 1;
+  const auto other = LoaderOptions(kRandom).seed(1);
   EXPECT_NE(labels_of(epoch_of(kRandom, 0)), labels_of(epoch_of(other, 0)));
 }
 
@@ -191,30 +187,97 @@ TEST(Loader, ResumesAtABatch) {
 }
 
 TEST(Loader, BeginsAnewInTheMiddleOfAnEpoch) {
-  LoaderOptions options = kRandom;
-  options.workers = 3;
-  Loader loader(images(50), options);
+  Loader loader(images(50), LoaderOptions(kRandom).workers(3));
   const auto expected = epoch_of(kRandom, 4);
   for (int i = 0; i < 200; ++i) {
-    loader.begin(i);
-    for (int taken = 0; taken < i % 4; ++taken) loader.next();
+    loader.set_epoch(i);
+    auto batch = loader.begin();
+    for (int taken = 0; taken < i % 4; ++taken) ++batch;
   }
-  loader.begin(4);
-  expect_same(rest_of(loader), expected);
+  loader.set_epoch(4);
+  expect_same(epoch_of(loader), expected);
+}
+
+TEST(Loader, BeginsTheSameEpochAgainUntilAnotherIsSet) {
+  Loader loader(images(50), kRandom);
+  expect_same(epoch_of(loader), epoch_of(kRandom, 0));
+  expect_same(epoch_of(loader), epoch_of(kRandom, 0));
+  loader.set_epoch(3, 2);
+  for (int i = 0; i < 2; ++i) {
+    expect_same(epoch_of(loader), epoch_of(kRandom, 3, 2));
+  }
+  loader.set_epoch(1);
+  expect_same(epoch_of(loader), epoch_of(kRandom, 1));
+}
+
+// As the iterators of torch::data's loaders are.
+static_assert(std::input_iterator<Loader::Iterator>);
+static_assert(std::ranges::input_range<Loader>);
+
+TEST(Loader, HasIteratorsThatShareTheirPosition) {
+  for (const int workers : {0, 2}) {
+    Loader loader(images(50), LoaderOptions().batch_size(20).workers(workers));
+    auto batch = loader.begin();
+    const auto copy = batch;
+    EXPECT_TRUE(batch == copy);
+    EXPECT_EQ(&*batch, &*copy);
+    ++batch;
+    EXPECT_EQ(copy->target[0].item<int64_t>(), 20);
+    batch++;
+    EXPECT_EQ(batch->samples, 10);
+    EXPECT_TRUE(batch != loader.end());
+    ++batch;
+    EXPECT_TRUE(batch == loader.end());
+    EXPECT_TRUE(copy == loader.end());
+    ++batch;  // stays there
+    expect_problem(
+        error_of<InvalidArgument>([&] { static_cast<void>(*batch); }),
+        ErrorCode::kMisuse, {"end()"});
+  }
+}
+
+TEST(Loader, RefusesAnIteratorOfAnEarlierBegin) {
+  Loader loader(images(50), kRandom);
+  const auto earlier = loader.begin();
+  const auto later = loader.begin();
+  expect_problem(
+      error_of<InvalidArgument>([&] { static_cast<void>(*earlier); }),
+      ErrorCode::kMisuse, {"begin()"});
+  EXPECT_EQ(later->samples, 7);
+}
+
+TEST(Batch, HasDataAndTargetIfTheyAreTensors) {
+  const torch::Tensor x = torch::ones({2, 3});
+  const torch::Tensor y = torch::zeros({2});
+  const Batch plain = make_batch({x}, y, 2);
+  EXPECT_TRUE(plain.data.is_same(x));
+  EXPECT_TRUE(plain.target.is_same(y));
+  EXPECT_TRUE(plain.inputs.empty());
+  EXPECT_TRUE(plain.arguments().at(0).toTensor().is_same(x));
+  EXPECT_TRUE(plain.any_target().toTensor().is_same(y));
+  EXPECT_TRUE(Batch().any_target().isNone());
+
+  const auto pair = c10::ivalue::Tuple::create({x, y});
+  const Batch nested = make_batch({x, y}, pair, 2);
+  EXPECT_FALSE(nested.data.defined());
+  EXPECT_FALSE(nested.target.defined());
+  EXPECT_EQ(nested.inputs.size(), 2u);
+  EXPECT_EQ(nested.arguments().size(), 2u);
+  EXPECT_TRUE(nested.any_target().isTuple());
 }
 
 TEST(Loader, DropsTheLastBatchIfItIsShort) {
-  LoaderOptions options{.batch_size = 7, .drop_last = true};
+  auto options = LoaderOptions().batch_size(7).drop_last(true);
   EXPECT_EQ(epoch_of(options, 0).size(), 7u);
-  options.drop_last = false;
+  options.drop_last(false);
   const auto batches = epoch_of(options, 0);
   ASSERT_EQ(batches.size(), 8u);
-  EXPECT_EQ(batches.back().input().size(0), 1);
+  EXPECT_EQ(batches.back().data.size(0), 1);
 }
 
 TEST(Loader, NormalisesAsTorchvisionDoes) {
   const Counting dataset(2);
-  const auto batch = epoch_of({.batch_size = 50}, 0, 0, {}).at(0);
+  const auto batch = epoch_of(LoaderOptions().batch_size(50), 0, 0, {}).at(0);
   auto image = image_of(dataset, 1);
   const torch::Tensor bytes = torch::from_blob(
       image.data(), {3, Counting::kSide, Counting::kSide}, torch::kUInt8);
@@ -224,13 +287,13 @@ TEST(Loader, NormalisesAsTorchvisionDoes) {
   const torch::Tensor expected =
       (bytes.to(torch::kFloat32) / 255 - per_channel(dataset.mean())) /
       per_channel(dataset.stddev());
-  EXPECT_TRUE(batch.input()[1].equal(expected));
+  EXPECT_TRUE(batch.data[1].equal(expected));
 }
 
 TEST(Loader, LaysOutChannelsLastWithTheSameValues) {
   const auto last =
-      epoch_of(kRandom, 0, 0, {.augment = true, .channels_last = true});
-  EXPECT_TRUE(last[0].input().is_contiguous(torch::MemoryFormat::ChannelsLast));
+      epoch_of(kRandom, 0, 0, ImageOptions().augment(true).channels_last(true));
+  EXPECT_TRUE(last[0].data.is_contiguous(torch::MemoryFormat::ChannelsLast));
   expect_same(last, epoch_of(kRandom, 0));
 }
 
@@ -310,29 +373,31 @@ TEST(Loader, RethrowsWhatAWorkerThrew) {
   for (const int workers : {0, 1, 4}) {
     auto dataset = std::make_shared<Counting>(50);
     dataset->break_image(13);
-    Loader loader(dataset, {.batch_size = 10, .workers = workers});
-    loader.begin(0);
-    EXPECT_TRUE(loader.next());
-    EXPECT_PRED2(contains, error_of<std::runtime_error>([&] { loader.next(); }),
+    Loader loader(dataset, LoaderOptions().batch_size(10).workers(workers));
+    auto batch = loader.begin();
+    EXPECT_EQ(batch->target[0].item<int64_t>(), 0);
+    ++batch;
+    EXPECT_PRED2(contains, error_of<std::runtime_error>([&] {
+                   static_cast<void>(*batch);
+                 }),
                  "image 13 is broken");
-    EXPECT_TRUE(loader.next());
+    EXPECT_EQ(batch->target[0].item<int64_t>(), 20);
   }
 }
 
 TEST(Loader, StopsWithBatchesAheadOrNoneAsked) {
   for (int i = 0; i < 50; ++i) {
-    LoaderOptions options = kRandom;
-    options.workers = 1 + i % 4;
-    Loader loader(images(50), options);
-    if (i % 3 > 0) loader.begin(i);
-    if (i % 3 > 1) loader.next();
+    Loader loader(images(50), LoaderOptions(kRandom).workers(1 + i % 4));
+    if (i % 3 == 0) continue;
+    auto batch = loader.begin();
+    if (i % 3 > 1) ++batch;
   }
 }
 
 TEST(Loader, MirrorsNoImageThatWouldBeOfAnotherClass) {
   auto digits = std::make_shared<Counting>(200);
   digits->refuse_mirroring();
-  const ImageSource source(digits, {.augment = true, .seed = 3});
+  const ImageSource source(digits, ImageOptions().augment(true).seed(3));
   const SampleWriter writer(*digits, PixelOrder::kPlanes);
   int mirrored = 0;
   for (int64_t i = 0; i < digits->size(); ++i) {
@@ -341,7 +406,7 @@ TEST(Loader, MirrorsNoImageThatWouldBeOfAnotherClass) {
     augmentation.is_mirrored = false;
     std::vector<float> expected(digits->image_bytes());
     writer.write(image_of(*digits, i), augmentation, expected);
-    const torch::Tensor read = source.read(std::array{i}, 0).input();
+    const torch::Tensor read = source.read(std::array{i}, 0).data;
     EXPECT_TRUE(read.flatten().equal(torch::tensor(expected))) << i;
   }
   EXPECT_GT(mirrored, 50);  // images that would have been mirrored
@@ -356,18 +421,18 @@ TEST(Loader, RefusesWhatCannotBe) {
   expect_problem(message(nullptr, {}), ErrorCode::kMisuse, {});
   expect_problem(message(std::make_shared<Counting>(0), {}), ErrorCode::kMisuse,
                  {"0"});
-  expect_problem(message(dataset, {.batch_size = 0}), ErrorCode::kMisuse,
-                 {"batch", "0"});
-  expect_problem(message(dataset, {.workers = -1}), ErrorCode::kMisuse,
-                 {"workers", "-1"});
-  expect_problem(message(dataset, {.prefetch = 0}), ErrorCode::kMisuse,
-                 {"prefetch", "0"});
-  expect_problem(message(dataset, {.batch_size = 6, .drop_last = true}),
-                 ErrorCode::kMisuse, {"5", "6"});
-  Loader loader(dataset, {});
-  EXPECT_THROW(loader.begin(0, -1), InvalidArgument);
-  expect_problem(error_of<InvalidArgument>([&] { loader.next(); }),
-                 ErrorCode::kMisuse, {"begin()", "next()"});
+  expect_problem(message(dataset, LoaderOptions().batch_size(0)),
+                 ErrorCode::kMisuse, {"batch", "0"});
+  expect_problem(message(dataset, LoaderOptions().workers(-1)),
+                 ErrorCode::kMisuse, {"workers", "-1"});
+  expect_problem(message(dataset, LoaderOptions().prefetch(0)),
+                 ErrorCode::kMisuse, {"prefetch", "0"});
+  expect_problem(
+      message(dataset, LoaderOptions().batch_size(6).drop_last(true)),
+      ErrorCode::kMisuse, {"5", "6"});
+  Loader loader(dataset);
+  EXPECT_THROW(loader.set_epoch(0, -1), InvalidArgument);
+  EXPECT_THROW(loader.set_epoch(-1), InvalidArgument);
 }
 
 TEST(Dataset, SuggestsTheNearestName) {
@@ -379,10 +444,8 @@ TEST(Dataset, SuggestsTheNearestName) {
 
 TEST(Loader, SaysThatItCanStartNoMoreWorkers) {
   EXPECT_EXIT(exit_without_threads([] {
-                LoaderOptions options;
-                options.batch_size = 4;
-                options.workers = 64;
-                Loader(std::make_shared<Counting>(8), options);
+                Loader(std::make_shared<Counting>(8),
+                       LoaderOptions().batch_size(4).workers(64));
               }),
               testing::ExitedWithCode(0), "for a worker of the loader");
 }

@@ -17,7 +17,7 @@ constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
 TEST(ImagesOutOfRange, AreRefusedWhoeverAsks) {
   const auto dataset = open({.samples = 20}, Split::kTrain);
   std::vector<uint8_t> image(dataset->image_bytes());
-  const ImageSource source(dataset, {});
+  const ImageSource source(dataset);
   for (const int64_t index : {int64_t{-1}, int64_t{20}, kLowest, kHighest}) {
     EXPECT_THROW(dataset->read(index, image), InvalidArgument) << index;
     EXPECT_THROW(dataset->label(index), InvalidArgument) << index;

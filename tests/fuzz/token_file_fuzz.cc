@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/token_file.h"
-#include "lockstep/data/text/token_file_writer.h"
+#include "lockstep/data/text/tokens.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

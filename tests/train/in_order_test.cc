@@ -178,8 +178,9 @@ TEST(InOrder, RefusesAnEarlyEnd) {
 TEST(InOrder, HasNoOrderOfItsOwn) {
   const auto source = std::make_shared<DatasetSource<InOrder<Stream>>>(
       in_order(std::make_shared<Stream>(), kSamples), 1);
-  data::LoaderOptions options;
-  options.order = [](int64_t, int64_t) { return std::vector<int64_t>{1, 0}; };
+  const auto options = data::LoaderOptions().order([](int64_t, int64_t) {
+    return std::vector<int64_t>{1, 0};
+  });
   EXPECT_EQ(error_code_of([&] { data::Loader loader(source, options); }),
             ErrorCode::kMisuse);
 }

@@ -289,9 +289,9 @@ TEST(OwnTrainer, RunsAStepFunction) {
   auto trainer = curve_trainer();
   trainer.step([](CurveImpl& net, const data::Batch& batch) {
     // Two forwards, and no use of forward()'s own loss.
-    const Tensor x = batch.input();
+    const Tensor x = batch.data;
     const Tensor twice = (net.forward(x) + net.forward(x)) / 2;
-    return LossAndMetrics(squares(twice, batch.target_tensor()),
+    return LossAndMetrics(squares(twice, batch.target),
                           {{"largest", twice.detach().abs().max()}});
   });
   const RunReport report = expect_one_result(copies_of(trainer));
@@ -538,8 +538,9 @@ TEST(OwnTrainer, TakesStepsWithTorchScript) {
   trainer.name("curve")
       .data(std::make_shared<Pairs>())
       .step([](torch::jit::Module& net, const data::Batch& batch) {
-        const auto output = net.forward(batch.inputs).toTuple()->elements()[0];
-        return squares(output.toTensor(), batch.target.toTensor());
+        const auto output =
+            net.forward(batch.arguments()).toTuple()->elements()[0];
+        return squares(output.toTensor(), batch.target);
       })
       .optimizer([](torch::jit::Module& net) { return adam_of(net); });
   TrainOptions options = small();

@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/losses/cross_entropy.h"
-#include "lockstep/models/language/chunked_cross_entropy.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
@@ -308,10 +307,10 @@ TEST(PaddedText, IsEvaluatedByTheToken) {
 TEST(PaddedText, TrainsByAStepFunctionWithoutTheLogits) {
   TextTrainer trainer = text_trainer();
   trainer.step([](LanguageModel& net, const data::Batch& batch) {
-    const Tensor targets = batch.target_tensor();
+    const Tensor targets = batch.target;
     const Tensor tokens = targets.ne(kIgnored).sum();
     return LossAndMetrics(
-        models::chunked_cross_entropy(net.hidden(batch.input()).flatten(0, 1),
+        models::chunked_cross_entropy(net.hidden(batch.data).flatten(0, 1),
                                       net.head(), targets.flatten()),
         {{"tokens", tokens.to(torch::kDouble) / targets.size(0)}});
   });

@@ -1,10 +1,9 @@
-#include "lockstep/data/text/open_tokenizer.h"
-
 #include <filesystem>
 #include <system_error>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/data/text/bpe_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 
 namespace lockstep::data {
 

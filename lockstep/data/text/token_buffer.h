@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lockstep/data/text/token_source.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 

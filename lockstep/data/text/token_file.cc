@@ -1,5 +1,3 @@
-#include "lockstep/data/text/token_file.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -16,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/data/text/token_header.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 namespace {

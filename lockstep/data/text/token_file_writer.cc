@@ -1,5 +1,3 @@
-#include "lockstep/data/text/token_file_writer.h"
-
 #include <array>
 #include <limits>
 #include <utility>
@@ -8,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/text/token_header.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/data/text/token_folder.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -8,6 +6,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 namespace {

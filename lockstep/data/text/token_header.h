@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/data/text/token_file.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/data/text/token_source.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/token_folder.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 namespace {

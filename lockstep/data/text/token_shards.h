@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/text/token_file.h"
-#include "lockstep/data/text/token_file_writer.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 

@@ -1,8 +1,7 @@
-#include "lockstep/data/text/token_source.h"
-
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::data {
 

@@ -1,5 +1,3 @@
-#include "lockstep/data/text/tokenize_files.h"
-
 #include <algorithm>
 #include <deque>
 #include <exception>
@@ -19,6 +17,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/data/text/token_shards.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "lockstep/data/text/valid_utf8.h"
 
 namespace lockstep::data {
@@ -96,20 +95,21 @@ void check(const TokenizeOptions& options) {
                                    .expected = expected,
                                    .got = got});
   };
-  if (options.inputs.empty()) refuse("there is no text", "one or more", "none");
-  if (!(options.val_fraction >= 0 && options.val_fraction < 1)) {
+  if (options.inputs().empty())
+    refuse("there is no text", "one or more", "none");
+  if (!(options.val_fraction() >= 0 && options.val_fraction() < 1)) {
     refuse("that part can't be for validation", "0 or more, below 1",
-           fmt::format("{}", options.val_fraction));
+           fmt::format("{}", options.val_fraction()));
   }
-  if (options.threads < 1) {
+  if (options.threads() < 1) {
     refuse("that many threads can't encode", "1 or more",
-           fmt::format("{}", options.threads));
+           fmt::format("{}", options.threads()));
   }
   std::error_code ignored;
-  if (fs::exists(options.out_dir, ignored) &&
-      !fs::is_empty(options.out_dir, ignored)) {
+  if (fs::exists(options.out_dir(), ignored) &&
+      !fs::is_empty(options.out_dir(), ignored)) {
     throw IoError({.code = ErrorCode::kFileAccess,
-                   .what = options.out_dir + " is not empty",
+                   .what = options.out_dir() + " is not empty",
                    .expected = "a new folder or an empty one",
                    .got = "files that would be lost",
                    .fix = "name another folder, or remove this one"});
@@ -131,22 +131,22 @@ void write_tokens(const Tokenizer& tokenizer, const TokenizeOptions& options,
   std::deque<EncodedFile> ahead;
   size_t started = 0;
   int64_t done = 0;
-  for (size_t i = 0; i < options.inputs.size(); ++i) {
-    while (started < options.inputs.size() &&
-           ahead.size() < static_cast<size_t>(options.threads)) {
-      ahead.emplace_back(tokenizer, options.inputs[started++]);
+  for (size_t i = 0; i < options.inputs().size(); ++i) {
+    while (started < options.inputs().size() &&
+           ahead.size() < static_cast<size_t>(options.threads())) {
+      ahead.emplace_back(tokenizer, options.inputs()[started++]);
     }
     const auto end_of_text = tokenizer.end_of_text();
     if (i > 0 && end_of_text) writer.add(std::span(&*end_of_text, 1));
     writer.add(ahead.front().ids());
     done += ahead.front().bytes();
     ahead.pop_front();
-    if (options.progress) options.progress(done, std::max(done, total));
+    if (options.progress()) options.progress()(done, std::max(done, total));
   }
   writer.commit();
   if (writer.size() > 0) return;
   throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = "there is nothing to write to " + options.out_dir,
+                   .what = "there is nothing to write to " + options.out_dir(),
                    .expected = "texts with at least one token",
                    .got = fmt::format("{} bytes of text", total)});
 }
@@ -157,29 +157,30 @@ TokenizeReport tokenize_files(const Tokenizer& tokenizer,
                               const TokenizeOptions& options) {
   check(options);
   TokenizeReport report{.vocabulary = tokenizer.vocabulary()};
-  for (const auto& input : options.inputs) report.bytes += bytes_of_file(input);
+  for (const auto& input : options.inputs())
+    report.bytes += bytes_of_file(input);
   const auto format = report.vocabulary <= kMost16BitTokens
                           ? TokenFormat::kUint16
                           : TokenFormat::kUint32;
   report.bits = static_cast<int>(8 * token_bytes(format));
 
-  const auto parent = fs::absolute(options.out_dir).lexically_normal();
+  const auto parent = fs::absolute(options.out_dir()).lexically_normal();
   const std::string path =
       (parent.has_filename() ? parent : parent.parent_path()).string();
   make_directories(fs::path(path).parent_path().string());
   sweep_unfinished_folders(fs::path(path).parent_path().string());
   AtomicFolder folder(path);
   TokenShardWriter writer(folder.temporary(), "train_", format,
-                          options.shard_tokens);
+                          options.shard_tokens());
   write_tokens(tokenizer, options, report.bytes, writer);
   report.val_tokens = static_cast<int64_t>(static_cast<double>(writer.size()) *
-                                           options.val_fraction);
+                                           options.val_fraction());
   report.train_tokens = writer.size() - report.val_tokens;
   report.train_files = names_of(writer.paths());
   if (report.val_tokens > 0) {
     const auto parts =
         move_last_tokens(folder.temporary(), "train_", "val_",
-                         report.val_tokens, options.shard_tokens);
+                         report.val_tokens, options.shard_tokens());
     report.train_files = names_of(parts.from);
     report.val_files = names_of(parts.to);
   }

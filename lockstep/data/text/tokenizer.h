@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <torch/arg.h>
 
 namespace lockstep::data {
 
@@ -40,5 +43,57 @@ void check_id(uint32_t id, int64_t vocabulary);
 /// invalid part. `source` names the origin of the text in messages.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view json,
                                                  const std::string& source);
+
+/// Opens a tokenizer.json, or a folder with such a file or else with GPT-2's
+/// vocab.json and merges.txt. Throws IoError for a file that can't be read or
+/// has more than 64 MiB, and DataError as parse_tokenizer() does.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path);
+
+/// Options of tokenize_files().
+struct TokenizeOptions {
+  /// Paths of the texts, in the order of their tokens.
+  TORCH_ARG(std::vector<std::string>, inputs);
+  TORCH_ARG(std::string, out_dir);
+  TORCH_ARG(int64_t, shard_tokens) = 100'000'000;
+  /// Fraction of the tokens, the last ones, for validation; rounded down.
+  TORCH_ARG(double, val_fraction) = 0;
+  TORCH_ARG(int, threads) = 1;
+  /// Called after each file with the bytes encoded so far and the bytes of all
+  /// files.
+  TORCH_ARG(std::function<void(int64_t done, int64_t total)>, progress);
+};
+
+/// The result of tokenize_files().
+struct TokenizeReport {
+  int64_t bytes = 0;  ///< size of the texts
+  int64_t vocabulary = 0;
+  int bits = 16;  ///< bits per token in the files
+  int64_t train_tokens = 0;
+  int64_t val_tokens = 0;
+  std::vector<std::string> train_files;  ///< names in out_dir
+  std::vector<std::string> val_files;
+};
+
+/// Encodes files and writes train_000000.bin, ..., val_000000.bin, ... and
+/// tokenizer.json to a folder, in llm.c's form: 16 bits per token for
+/// vocabularies of up to 65,536, 32 for larger ones. The folder appears when it
+/// is complete.
+///
+/// One thread encodes a file as a whole, and threads work on different files.
+/// The tokens therefore do not depend on the number of threads, and equal those
+/// of one encode() of each whole file. (Parts of a file would not do: whether
+/// blanks belong to one word depends on what follows them, and the length of a
+/// word on the expression.) If the tokenizer has an end of text, it separates
+/// the files. Each thread holds one file and its tokens in memory.
+///
+/// Throws IoError if something can't be read or written, or if `out_dir` is not
+/// empty. Throws DataError for a text that can't be encoded, naming its file,
+/// and for empty texts. Throws InvalidArgument for invalid options.
+TokenizeReport tokenize_files(const Tokenizer& tokenizer,
+                              const TokenizeOptions& options);
+
+/// Returns the JSON of a CharacterTokenizer for the characters (code points) of
+/// the files, ascending. Throws as tokenize_files() does.
+std::string character_tokenizer_json(const std::vector<std::string>& inputs);
 
 }  // namespace lockstep::data

@@ -1,5 +1,3 @@
-#include "lockstep/models/language/activation_checkpoint.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -11,6 +9,7 @@
 
 #include "lockstep/device/random.h"
 #include "lockstep/device/torch_compat.h"
+#include "lockstep/models/language/language_model.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,5 +1,3 @@
-#include "lockstep/models/language/chunked_cross_entropy.h"
-
 #include <algorithm>
 
 #include <ATen/autocast_mode.h>
@@ -7,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/models/language/language_model.h"
 
 namespace lockstep::models {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
-#include "lockstep/models/language/activation_checkpoint.h"
 #include "lockstep/models/language/gpt.h"
 #include "lockstep/models/language/llama.h"
 #include "lockstep/models/layers.h"

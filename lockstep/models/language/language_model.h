@@ -1,17 +1,76 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
-#include "lockstep/models/language/language_model_spec.h"
+#include "lockstep/losses/weighted_loss.h"
 #include "lockstep/models/model.h"
 
 namespace lockstep::models {
+
+/// The families of language models.
+enum class Architecture { kGpt2, kLlama };
+
+/// A specification from which a language model can be built again.
+struct LanguageModelSpec {
+  std::string name = "gpt-char";  ///< one of language_names()
+  Architecture architecture = Architecture::kGpt2;
+  int64_t vocabulary = 65;
+  int64_t context = 64;  ///< tokens that the model can attend to
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t key_value_heads = 4;  ///< Llama: heads that share keys and values
+  int64_t width = 128;
+  int64_t inner_width = 512;  ///< width within the layers after the attention
+  double dropout = 0;         ///< GPT-2
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000;  ///< Llama: the base of the rotary frequencies
+  /// True if the weight of the last layer is the table of the tokens.
+  bool is_tied = true;
+  /// Computes the activations of a block again in the backward, and keeps only
+  /// its input. Not a property of the weights.
+  bool recomputes_activations = false;
+
+  bool operator==(const LanguageModelSpec&) const = default;
+};
+
+/// Returns gpt-nano, gpt-char, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
+/// llama-char, llama-135m, llama-1.1b.
+const std::vector<std::string>& language_names();
+
+/// Returns the spec with that name. Throws InvalidArgument, which suggests the
+/// nearest, for an unknown name.
+LanguageModelSpec language_spec(const std::string& name);
+
+/// Returns the spec as text, for a checkpoint: {"name", "gpt2"}, {"width",
+/// "768"}, ...
+std::map<std::string, std::string> to_settings(const LanguageModelSpec& spec);
+
+/// Reads what to_settings() returned. Throws InvalidArgument naming a missing
+/// or invalid entry.
+LanguageModelSpec language_spec_from_settings(
+    const std::map<std::string, std::string>& text);
+
+/// Returns the number of elements in all parameters, without building the
+/// model.
+int64_t count_parameters(const LanguageModelSpec& spec);
+
+/// Returns the floating point operations of forward and backward for a token:
+/// six for each element of a matrix, plus those of the attention to a whole
+/// context (counted as in Chowdhery et al. 2022, PaLM, appendix B). Work that
+/// is repeated to save memory is not counted.
+double training_flops_of_token(const LanguageModelSpec& spec);
+
+/// Throws InvalidArgument naming the invalid size.
+void check(const LanguageModelSpec& spec);
 
 /// Keys and values of the tokens that a model has seen. With them another token
 /// costs one position instead of all.
@@ -81,5 +140,40 @@ class LanguageModel : public torch::nn::Module {
 /// InvalidArgument for an invalid size.
 std::shared_ptr<LanguageModel> make_language_model(
     const LanguageModelSpec& spec, Init init = Init::kRandom);
+
+/// Returns `function(input)` without keeping what its backward needs. The
+/// backward computes the function again, with the same random numbers and under
+/// the same autocast, so the gradients have the same bits (Chen et al. 2016; as
+/// in torch.utils.checkpoint). This costs another forward, and only keeps
+/// `input` in memory.
+///
+/// `parameters` are the tensors besides `input` for which the function gets
+/// gradients. The function must compute the same both times, and have no side
+/// effects.
+torch::Tensor activation_checkpoint(
+    std::function<torch::Tensor(const torch::Tensor& input)> function,
+    const torch::Tensor& input, std::vector<torch::Tensor> parameters);
+
+/// Computes torch's cross_entropy(hidden @ weight^T, targets): the mean over
+/// the rows whose target is not -100. Its weight is the number of these rows.
+/// Without such rows, the loss and its gradients are 0.
+///
+/// The logits of all rows never exist at once. `chunk_rows` rows of them, and
+/// their gradients, are computed at a time, in the forward. This takes
+/// chunk_rows * vocabulary values instead of three times N * vocabulary (as in
+/// Hsu et al. 2024, "Liger Kernel", section 3.2). If `chunk_rows` is 0, a chunk
+/// has 4 Mi logits, but at least 128 rows. `chunk_rows` changes the rounding.
+///
+/// `hidden` (N, W) and `weight` (V, W) are on one device; `targets` is (N)
+/// int64. Products are computed in autocast's type if autocast is on. The loss
+/// and its gradients are summed in float32. The loss is a float32 scalar. Waits
+/// for a GPU once.
+///
+/// Throws InvalidArgument (bad-tensor) for other shapes and types, and for a
+/// target that is neither in [0, V) nor -100.
+WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
+                                   const torch::Tensor& weight,
+                                   const torch::Tensor& targets,
+                                   int64_t chunk_rows = 0);
 
 }  // namespace lockstep::models

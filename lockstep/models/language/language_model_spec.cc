@@ -1,5 +1,3 @@
-#include "lockstep/models/language/language_model_spec.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
+#include "lockstep/models/language/language_model.h"
 #include "lockstep/models/model_settings.h"
 
 namespace lockstep::models {

@@ -80,7 +80,7 @@ class ShardProbe {
     const int64_t before = memory_stats(whole_host()).live_bytes;
     ShardMemory memory;
     engine.train_step(
-        batch.inputs, batch.target,
+        batch.arguments(), batch.any_target(),
         [&](const c10::IValue& output, const c10::IValue& target) {
           auto loss = task_->loss(output, target).loss;
           memory.kept = memory_stats(whole_host()).live_bytes - before;

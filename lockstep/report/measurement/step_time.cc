@@ -15,7 +15,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/models/language/language_model_spec.h"
+#include "lockstep/models/language/language_model.h"
 #include "lockstep/optim/state.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -163,10 +163,9 @@ class OwnLoop {
   torch::Tensor loss_of(const data::Batch& batch) {
     const AutocastScope precision(torch::kCPU, autocast_);
     // (N, classes), or (N, T, vocabulary).
-    torch::Tensor logits = model_->forward(batch.input());
+    torch::Tensor logits = model_->forward(batch.data);
     if (logits.dim() == 3) logits = logits.flatten(0, 1);
-    return torch::nn::functional::cross_entropy(
-        logits, batch.target_tensor().flatten());
+    return torch::nn::functional::cross_entropy(logits, batch.target.flatten());
   }
 
   int rank_;

@@ -47,7 +47,7 @@ data::Batch random_batch(const TimedRun& run, const train::Plan& plan) {
       run.task);
   const ShardRange own = shards_of_worker(plan.rank, plan.ranks, plan.shards);
   const SampleRange part = samples_of(own, samples, plan.shards);
-  return {.inputs = {inputs.narrow(0, part.first, part.count())},
+  return {.data = inputs.narrow(0, part.first, part.count()),
           .target = targets.narrow(0, part.first, part.count()),
           .samples = part.count(),
           .total = samples};

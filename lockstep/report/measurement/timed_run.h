@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/batch.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/text/text_task.h"
 #include "lockstep/train/options.h"

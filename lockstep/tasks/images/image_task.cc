@@ -47,15 +47,16 @@ std::shared_ptr<const data::BatchSource> ImageTask::training_data() {
   const auto dataset = data::open(options_.data, data::Split::kTrain);
   fit(options_.model, *dataset);
   return std::make_shared<data::ImageSource>(
-      dataset, data::ImageOptions{.augment = options_.augment,
-                                  .channels_last = is_channels_last_,
-                                  .seed = seed_});
+      dataset, data::ImageOptions()
+                   .augment(options_.augment)
+                   .channels_last(is_channels_last_)
+                   .seed(seed_));
 }
 
 std::shared_ptr<const data::BatchSource> ImageTask::evaluation_data() {
   return std::make_shared<data::ImageSource>(
       data::open(options_.data, data::Split::kTest),
-      data::ImageOptions{.channels_last = is_channels_last_});
+      data::ImageOptions().channels_last(is_channels_last_));
 }
 
 Settings ImageTask::model() const {

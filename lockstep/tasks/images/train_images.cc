@@ -55,9 +55,10 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   report.info = checkpoint.info();
   const auto source = std::make_shared<data::ImageSource>(
       data::open(options.data, data::Split::kTest),
-      data::ImageOptions{.channels_last = options.channels_last});
-  data::Loader loader(source, {.batch_size = options.batch_size,
-                               .workers = options.loader_workers});
+      data::ImageOptions().channels_last(options.channels_last));
+  data::Loader loader(source, data::LoaderOptions()
+                                  .batch_size(options.batch_size)
+                                  .workers(options.loader_workers));
 
   models::ModelSpec spec;
   const auto model = checkpoint.make([&] {

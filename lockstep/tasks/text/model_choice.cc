@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 
 namespace lockstep::tasks {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/checkpoint/info.h"
-#include "lockstep/models/language/language_model_spec.h"
+#include "lockstep/models/language/language_model.h"
 
 namespace lockstep::tasks {
 

@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/model_choice.h"
@@ -168,8 +168,9 @@ TextEvalReport evaluate_text(const TextEvalOptions& options) {
                  .got = "0",
                  .fix = "give one: --val-fraction 0.1"});
   }
-  data::Loader loader(source, {.batch_size = options.batch_size,
-                               .workers = options.loader_workers});
+  data::Loader loader(source, data::LoaderOptions()
+                                  .batch_size(options.batch_size)
+                                  .workers(options.loader_workers));
   Engine engine(TextTask::engine_module(loaded.model), options.devices,
                 DataParallelOptions());
   report.test = train::evaluate(engine, task, loader);

@@ -11,10 +11,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/text/byte_tokenizer.h"
 #include "lockstep/data/text/character_tokenizer.h"
-#include "lockstep/data/text/open_tokenizer.h"
 #include "lockstep/data/text/token_buffer.h"
-#include "lockstep/data/text/token_folder.h"
 #include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/tokenizer.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::tasks {
 namespace {

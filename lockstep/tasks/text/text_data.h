@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/data/text/token_source.h"
 #include "lockstep/data/text/tokenizer.h"
+#include "lockstep/data/text/tokens.h"
 
 namespace lockstep::tasks {
 

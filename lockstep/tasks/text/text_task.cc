@@ -9,8 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/data/text/token_windows.h"
-#include "lockstep/models/language/chunked_cross_entropy.h"
+#include "lockstep/data/text/tokens.h"
+#include "lockstep/models/language/language_model.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 #include "lockstep/train/plan.h"
@@ -119,19 +119,19 @@ void TextTask::check_vocabulary() const {
 
 std::shared_ptr<const data::BatchSource> TextTask::training_data() {
   return std::make_shared<data::TokenWindows>(
-      data().training,
-      data::TokenWindowOptions{.context = options_.model.context,
-                               .vocabulary = data().tokenizer->vocabulary(),
-                               .shift = true,
-                               .seed = seed_});
+      data().training, data::TokenWindowOptions()
+                           .context(options_.model.context)
+                           .vocabulary(data().tokenizer->vocabulary())
+                           .shift(true)
+                           .seed(seed_));
 }
 
 std::shared_ptr<const data::BatchSource> TextTask::evaluation_data() {
   if (!data().validation) return nullptr;
   return std::make_shared<data::TokenWindows>(
-      data().validation,
-      data::TokenWindowOptions{.context = options_.model.context,
-                               .vocabulary = data().tokenizer->vocabulary()});
+      data().validation, data::TokenWindowOptions()
+                             .context(options_.model.context)
+                             .vocabulary(data().tokenizer->vocabulary()));
 }
 
 double TextTask::flops_of_sample() const {
@@ -179,9 +179,10 @@ std::unique_ptr<train::RunOptimizer> TextTask::make_optimizer(
 }
 
 data::Batch TextTask::prepare(data::Batch batch) const {
-  batch.inputs.push_back(batch.target);
-  batch.target = c10::IValue();
-  return batch;
+  // The module computes the loss and takes the targets as an argument.
+  return {.inputs = {batch.data, batch.target},
+          .samples = batch.samples,
+          .total = batch.total};
 }
 
 train::LossAndMetrics TextTask::loss(const c10::IValue& output,

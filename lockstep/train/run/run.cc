@@ -27,28 +27,26 @@ data::LoaderOptions loader_options(const TrainOptions& options,
   data::LoaderOptions loader;
   const ShardRange own = shards_of_worker(plan.rank, plan.ranks, plan.shards);
   if (plan.ranks > 1) {
-    loader.part = {.shards = plan.shards, .first = own.first, .last = own.last};
+    loader.part({.shards = plan.shards, .first = own.first, .last = own.last});
   }
-  loader.batch_size = options.batch_size();
-  loader.workers = options.loader().workers();
-  loader.shuffle = options.loader().shuffle();
-  // In a small last batch, a rank may have no sample to make a step with.
-  loader.drop_last =
-      options.loader().drop_last() || options.communication().is_local();
-  loader.seed = options.seed();
-  return loader;
+  return loader.batch_size(options.batch_size())
+      .workers(options.loader().workers())
+      .shuffle(options.loader().shuffle())
+      // In a small last batch, a rank may have no sample to make a step with.
+      .drop_last(options.loader().drop_last() || options.communication().is_local())
+      .seed(options.seed());
 }
 
 data::LoaderOptions evaluation_options(const TrainOptions& options,
                                        const Plan& plan) {
-  data::LoaderOptions loader = loader_options(options, plan);
   // Without gradients there is memory for more than a training batch.
-  loader.batch_size = options.evaluation().batch_size() > 0
-                          ? options.evaluation().batch_size()
-                          : std::max<int64_t>(options.batch_size(), 250);
-  loader.shuffle = false;
-  loader.drop_last = false;
-  return loader;
+  const int64_t batch_size = options.evaluation().batch_size() > 0
+                                 ? options.evaluation().batch_size()
+                                 : std::max<int64_t>(options.batch_size(), 250);
+  return loader_options(options, plan)
+      .batch_size(batch_size)
+      .shuffle(false)
+      .drop_last(false);
 }
 
 // Throws if no batch could ever be full. The size and the memory of the steps
@@ -220,12 +218,13 @@ void Run::train_epoch(int64_t epoch) {
   tell([](Callback& callback, const RunState& at) {
     callback.before_epoch(at);
   });
-  training_batches_->begin(epoch, step_ % batches);
+  training_batches_->set_epoch(epoch, step_ % batches);
+  data::Loader::Iterator next = training_batches_->begin();
   while (step_ < total_steps_) {
     tell([](Callback& callback, const RunState& at) {
       callback.before_batch(at);
     });
-    const auto batch = next_batch();
+    const auto batch = next_batch(next);
     if (!batch) break;
     if (train_batch(*batch, epoch)) {
       log_.report().interrupted = !regroups_ && !is_ended_;
@@ -241,12 +240,14 @@ void Run::train_epoch(int64_t epoch) {
   if (regroups_) wait_for_nodes();
 }
 
-std::optional<data::Batch> Run::next_batch() {
+// Returns the batch at `next`, which then moves on, or nothing at the end.
+std::optional<data::Batch> Run::next_batch(data::Loader::Iterator& next) {
   const TraceSpan span("data", TraceCategory::kWait);
   control::enter(control::Phase::kData);
   const TimeScope waited(log_.report().data_wait_s);
-  auto batch = training_batches_->next();
-  if (batch) batch = task_.prepare(*std::move(batch));
+  if (next == training_batches_->end()) return std::nullopt;
+  data::Batch batch = task_.prepare(std::move(*next));
+  ++next;
   return batch;
 }
 

@@ -58,7 +58,7 @@ class Run {
   RunPosition position() const;
 
   void train_epoch(int64_t epoch);
-  std::optional<data::Batch> next_batch();
+  std::optional<data::Batch> next_batch(data::Loader::Iterator& next);
   bool train_batch(const data::Batch& batch, int64_t epoch);
   /// Compares the state of the ranks if that is due. Collective if so.
   void compare_ranks(const StepOutcome& outcome);

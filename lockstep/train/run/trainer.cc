@@ -36,10 +36,9 @@ c10::IValue pack_values(const LossAndMetrics& values) {
 }
 
 data::Batch batch_of(const std::vector<c10::IValue>& arguments) {
-  data::Batch batch;
-  batch.inputs.assign(arguments.begin(), arguments.end() - 1);
-  batch.target = arguments.back();
-  return batch;
+  return data::make_batch(
+      std::vector<c10::IValue>(arguments.begin(), arguments.end() - 1),
+      arguments.back(), /*samples=*/0);
 }
 
 }  // namespace detail
@@ -113,9 +112,11 @@ class TrainerTask : public Task {
   data::Batch prepare(data::Batch batch) const override {
     if (!trainer_.has_step()) return batch;
     // The step function gets both.
-    batch.inputs.push_back(batch.target);
-    batch.target = c10::IValue();
-    return batch;
+    std::vector<c10::IValue> arguments = batch.arguments();
+    arguments.push_back(batch.any_target());
+    return {.inputs = std::move(arguments),
+            .samples = batch.samples,
+            .total = batch.total};
   }
   LossAndMetrics loss(const c10::IValue& output,
                       const c10::IValue& target) const override {

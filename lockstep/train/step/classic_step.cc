@@ -58,12 +58,13 @@ ClassicStep::Forward ClassicStep::forward(const StepInput& input) {
   const AutocastScope precision(device_type(context_.plan),
                                 autocast_type(context_.options.precision()));
   const MemoryScope of_output(context_.plan.devices[output_device]);
-  c10::IValue output = engine_.forward(batch.inputs);
+  c10::IValue output = engine_.forward(batch.arguments());
   const Stopwatch watch;
   const TraceSpan span("loss", TraceCategory::kCompute);
-  c10::IValue target = map_tensors(batch.target, [&](const Tensor& tensor) {
-    return to_device(tensor, engine_.group().output_device());
-  });
+  c10::IValue target =
+      map_tensors(batch.any_target(), [&](const Tensor& tensor) {
+        return to_device(tensor, engine_.group().output_device());
+      });
   LossAndMetrics values = context_.task.loss(output, target);
   const TrainStepOptions options = step_options(batch);
   // The loss is that of the whole batch, so its weight matters only if it is 0.
@@ -103,8 +104,9 @@ StepResult ClassicStep::step(const StepInput& input, PhaseTimes& phases) {
   StepResult& result = made.result;
   if (!result.is_empty) made.values.loss.backward();
   if (!result.is_finite) {
-    result.not_finite = first_not_finite(input.batch.inputs, input.batch.target,
-                                         context_.parts.model);
+    result.not_finite =
+        first_not_finite(input.batch.arguments(), input.batch.any_target(),
+                         context_.parts.model);
   }
   phases = engine_.group().phases();
   const Stopwatch watch;

@@ -51,17 +51,17 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
   const bool is_sum = task.loss_reduction() == LossReduction::kSum;
   int64_t samples = 0;
   bool is_stopped = false;
-  loader.begin(0);
-  while (auto loaded = loader.next()) {
+  loader.set_epoch(0);
+  for (data::Batch& loaded : loader) {
     control::enter(control::Phase::kEvaluate);
     is_stopped = stop && stop();
     if (is_stopped) break;
-    const data::Batch batch = task.prepare(*std::move(loaded));
+    const data::Batch batch = task.prepare(std::move(loaded));
     samples += batch.samples;
     if (batch.samples == 0) continue;  // possible in the last batch
     const int64_t cut = is_local ? batch.samples : batch.total;
     const auto sizes = chunk_sizes(cut, shards);
-    engine.evaluate(batch.inputs, batch.target, cut,
+    engine.evaluate(batch.arguments(), batch.any_target(), cut,
                     [&](const c10::IValue& output, const c10::IValue& target) {
                       const int64_t shard = current_shard();
                       const LossAndMetrics values = task.loss(output, target);

@@ -19,7 +19,7 @@ class ShardedStep : public StepStrategy {
     const AutocastScope precision(device_type(context_.plan),
                                   autocast_type(options.precision()));
     StepResult result = optimizer_.train_step(
-        engine_, input.batch.inputs, input.batch.target,
+        engine_, input.batch.arguments(), input.batch.any_target(),
         loss_of(engine_batch(input.batch)),
         step_options(input.batch)
             .clip_grad_norm(options.clip_grad_norm())

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/batch.h"
+#include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/data/text/bpe_model.h"
-#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 #include "tests/cli/program.h"

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "lockstep/data/text/word_regex.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"

@@ -1,5 +1,3 @@
-#include "lockstep/data/text/token_file.h"
-
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -12,8 +10,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/token_file_writer.h"
-#include "lockstep/data/text/token_folder.h"
+#include "lockstep/data/text/tokens.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 

@@ -1,5 +1,3 @@
-#include "lockstep/data/text/token_windows.h"
-
 #include <numeric>
 #include <set>
 #include <vector>
@@ -9,6 +7,7 @@
 
 #include "lockstep/data/text/token_buffer.h"
 #include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/tokens.h"
 #include "tests/base/error_code_of.h"
 
 namespace lockstep::data {
@@ -28,14 +27,15 @@ Batch all_of(const TokenWindows& windows, int64_t epoch) {
 }
 
 TEST(TokenWindows, HaveTheNextTokenAsTarget) {
-  const TokenWindows windows(counting(21), {.context = 5, .vocabulary = 21});
+  const TokenWindows windows(counting(21),
+                             TokenWindowOptions().context(5).vocabulary(21));
   EXPECT_EQ(windows.size(), 4);
   const std::vector<int64_t> indices{3, 0};
   const Batch batch = windows.read(indices, 0);
   EXPECT_EQ(batch.samples, 2);
-  EXPECT_TRUE(batch.input().equal(
+  EXPECT_TRUE(batch.data.equal(
       torch::tensor({{15, 16, 17, 18, 19}, {0, 1, 2, 3, 4}}, torch::kInt64)));
-  EXPECT_TRUE(batch.target_tensor().equal(batch.input() + 1));
+  EXPECT_TRUE(batch.target.equal(batch.data + 1));
 }
 
 // For all sizes, no token is a target twice, and less than a window is left out
@@ -44,12 +44,13 @@ TEST(TokenWindows, CoverAnEpochWithoutOverlap) {
   for (const int64_t context : {1, 2, 7, 16}) {
     for (int64_t size = 2 * context; size < 5 * context + 3; ++size) {
       for (const bool shift : {false, true}) {
-        const TokenWindows windows(counting(size), {.context = context,
-                                                    .vocabulary = size,
-                                                    .shift = shift,
-                                                    .seed = 9});
+        const TokenWindows windows(counting(size), TokenWindowOptions()
+                                                       .context(context)
+                                                       .vocabulary(size)
+                                                       .shift(shift)
+                                                       .seed(9));
         for (const int64_t epoch : {0, 1, 2}) {
-          const auto targets = all_of(windows, epoch).target_tensor().flatten();
+          const auto targets = all_of(windows, epoch).target.flatten();
           const std::set<int64_t> seen(
               targets.data_ptr<int64_t>(),
               targets.data_ptr<int64_t>() + targets.numel());
@@ -67,12 +68,11 @@ TEST(TokenWindows, CoverAnEpochWithoutOverlap) {
 TEST(TokenWindows, BeginElsewhereInEachEpoch) {
   const TokenWindows windows(
       counting(1000),
-      {.context = 64, .vocabulary = 1000, .shift = true, .seed = 1});
+      TokenWindowOptions().context(64).vocabulary(1000).shift(true).seed(1));
   std::set<int64_t> begins;
   for (int64_t epoch = 0; epoch < 20; ++epoch) {
-    begins.insert(all_of(windows, epoch).input()[0][0].item<int64_t>());
-    EXPECT_TRUE(
-        all_of(windows, epoch).input().equal(all_of(windows, epoch).input()));
+    begins.insert(all_of(windows, epoch).data[0][0].item<int64_t>());
+    EXPECT_TRUE(all_of(windows, epoch).data.equal(all_of(windows, epoch).data));
   }
   EXPECT_GT(begins.size(), 10u);
 }
@@ -82,7 +82,7 @@ TEST(TokenWindows, RefuseTooFewTokensAndUnknownOnes) {
     return error_code_of([&] {
       const TokenWindows windows(
           counting(size),
-          {.context = context, .vocabulary = size, .shift = shift});
+          TokenWindowOptions().context(context).vocabulary(size).shift(shift));
     });
   };
   EXPECT_EQ(make(5, 5, false), ErrorCode::kBadOption);
@@ -90,7 +90,8 @@ TEST(TokenWindows, RefuseTooFewTokensAndUnknownOnes) {
   EXPECT_EQ(make(9, 5, true), ErrorCode::kBadOption);
   EXPECT_EQ(make(10, 5, true), std::nullopt);
   EXPECT_EQ(make(10, 0, false), ErrorCode::kBadOption);
-  const TokenWindows windows(counting(21), {.context = 5, .vocabulary = 20});
+  const TokenWindows windows(counting(21),
+                             TokenWindowOptions().context(5).vocabulary(20));
   const std::vector<int64_t> last{3};
   EXPECT_EQ(error_code_of([&] { windows.read(last, 0); }),
             ErrorCode::kMalformedData);

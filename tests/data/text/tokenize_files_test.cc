@@ -1,5 +1,3 @@
-#include "lockstep/data/text/tokenize_files.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/open_tokenizer.h"
-#include "lockstep/data/text/token_folder.h"
 #include "lockstep/data/text/token_shards.h"
+#include "lockstep/data/text/tokenizer.h"
+#include "lockstep/data/text/tokens.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/data/text/tiny_tokenizer.h"
@@ -96,10 +94,10 @@ class TokenizeFiles : public testing::Test {
         text += "abc " + std::to_string(i * j) + "\n";
       }
       texts_.push_back(text);
-      options_.inputs.push_back(folder_.path("in/" + std::to_string(i)));
-      write_text(options_.inputs.back(), text);
+      options_.inputs().push_back(folder_.path("in/" + std::to_string(i)));
+      write_text(options_.inputs().back(), text);
     }
-    options_.out_dir = folder_.path("out/tokens");
+    options_.out_dir(folder_.path("out/tokens"));
   }
 
   // Returns each text encoded by one encode(), with the end-of-text token
@@ -123,37 +121,37 @@ class TokenizeFiles : public testing::Test {
 
 TEST_F(TokenizeFiles, WritesTheTokensOfEachWholeFile) {
   for (const int threads : {1, 3, 16}) {
-    options_.threads = threads;
+    options_.threads(threads);
     const auto report = data::tokenize_files(*tokenizer_, options_);
-    EXPECT_EQ(tokens_in(options_.out_dir, ""), expected());
+    EXPECT_EQ(tokens_in(options_.out_dir(), ""), expected());
     EXPECT_EQ(report.train_files,
               (std::vector<std::string>{"train_000000.bin"}));
     EXPECT_EQ(report.val_tokens, 0);
-    const auto written = data::open_tokenizer(options_.out_dir);
+    const auto written = data::open_tokenizer(options_.out_dir());
     EXPECT_EQ(written->to_json(), tokenizer_->to_json());
-    std::filesystem::remove_all(options_.out_dir);
+    std::filesystem::remove_all(options_.out_dir());
   }
 }
 
 TEST_F(TokenizeFiles, KeepsTheLastTokensForValidation) {
-  options_.val_fraction = 0.25;
-  options_.shard_tokens = 1000;
+  options_.val_fraction(0.25);
+  options_.shard_tokens(1000);
   const auto report = data::tokenize_files(*tokenizer_, options_);
   const Ids all = expected();
   EXPECT_EQ(report.val_tokens, static_cast<int64_t>(all.size() / 4));
   const auto cut = all.end() - report.val_tokens;
-  EXPECT_EQ(tokens_in(options_.out_dir, "train_"), Ids(all.begin(), cut));
-  EXPECT_EQ(tokens_in(options_.out_dir, "val_"), Ids(cut, all.end()));
+  EXPECT_EQ(tokens_in(options_.out_dir(), "train_"), Ids(all.begin(), cut));
+  EXPECT_EQ(tokens_in(options_.out_dir(), "val_"), Ids(cut, all.end()));
   EXPECT_EQ(report.train_files.size(),
             static_cast<size_t>((report.train_tokens + 999) / 1000));
 }
 
 TEST_F(TokenizeFiles, TellsHowFarItIs) {
   std::vector<int64_t> done;
-  options_.progress = [&](int64_t bytes, int64_t total) {
+  options_.progress([&](int64_t bytes, int64_t total) {
     done.push_back(bytes);
     EXPECT_LE(bytes, total);
-  };
+  });
   const auto report = data::tokenize_files(*tokenizer_, options_);
   EXPECT_EQ(done.size(), texts_.size());
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
@@ -161,24 +159,24 @@ TEST_F(TokenizeFiles, TellsHowFarItIs) {
 }
 
 TEST_F(TokenizeFiles, OverwritesNothing) {
-  write_text(options_.out_dir + "/notes", "mine");
+  write_text(options_.out_dir() + "/notes", "mine");
   const auto message =
       error_of<IoError>([&] { data::tokenize_files(*tokenizer_, options_); });
-  EXPECT_TRUE(is_error(message, ErrorCode::kFileAccess, {options_.out_dir}));
-  EXPECT_EQ(content_of(options_.out_dir + "/notes"), "mine");
+  EXPECT_TRUE(is_error(message, ErrorCode::kFileAccess, {options_.out_dir()}));
+  EXPECT_EQ(content_of(options_.out_dir() + "/notes"), "mine");
 }
 
 TEST_F(TokenizeFiles, LeavesNothingBehindWhenATextHasNoTokens) {
-  write_text(options_.inputs[4], "ab\xff");
+  write_text(options_.inputs()[4], "ab\xff");
   const auto message =
       error_of<DataError>([&] { data::tokenize_files(*tokenizer_, options_); });
   EXPECT_TRUE(
-      is_error(message, ErrorCode::kMalformedData, {options_.inputs[4]}));
+      is_error(message, ErrorCode::kMalformedData, {options_.inputs()[4]}));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path("out")));
 }
 
 TEST_F(TokenizeFiles, NamesAFileThatIsNotThere) {
-  options_.inputs.push_back(folder_.path("in/missing"));
+  options_.inputs().push_back(folder_.path("in/missing"));
   const auto message =
       error_of<IoError>([&] { data::tokenize_files(*tokenizer_, options_); });
   EXPECT_TRUE(is_error(message, ErrorCode::kFileAccess, {"in/missing"}));
@@ -186,7 +184,7 @@ TEST_F(TokenizeFiles, NamesAFileThatIsNotThere) {
 
 TEST_F(TokenizeFiles, RefusesEmptyTexts) {
   write_text(folder_.path("in/empty"), "");
-  options_.inputs = {folder_.path("in/empty")};
+  options_.inputs({folder_.path("in/empty")});
   const auto message =
       error_of<DataError>([&] { data::tokenize_files(*tokenizer_, options_); });
   EXPECT_TRUE(is_error(message, ErrorCode::kMalformedData, {"out/tokens"}));
@@ -194,7 +192,7 @@ TEST_F(TokenizeFiles, RefusesEmptyTexts) {
 
 TEST_F(TokenizeFiles, RefusesOptionsThatCantBe) {
   for (const double fraction : {-0.1, 1.0, std::nan("")}) {
-    options_.val_fraction = fraction;
+    options_.val_fraction(fraction);
     EXPECT_THROW(data::tokenize_files(*tokenizer_, options_), InvalidArgument);
   }
 }

@@ -1,5 +1,3 @@
-#include "lockstep/models/language/activation_checkpoint.h"
-
 #include <set>
 #include <vector>
 

@@ -1,9 +1,8 @@
-#include "lockstep/models/language/chunked_cross_entropy.h"
-
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 
 #include "lockstep/device/memory.h"
+#include "lockstep/models/language/language_model.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/expect_problem.h"
 

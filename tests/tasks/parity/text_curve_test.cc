@@ -54,8 +54,8 @@ class RecordedTask : public TextTask {
     return module;
   }
   data::Batch prepare(data::Batch batch) const override {
-    inputs.push_back(batch.input());
-    targets.push_back(batch.target_tensor());
+    inputs.push_back(batch.data);
+    targets.push_back(batch.target);
     return TextTask::prepare(std::move(batch));
   }
   std::vector<std::shared_ptr<train::Callback>> callbacks() override {

@@ -91,14 +91,14 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
 
   data::Loader loader(
       images(),
-      {.batch_size = kBatch, .shuffle = true, .workers = 0, .seed = 3});
-  loader.begin(0);
+      data::LoaderOptions().batch_size(kBatch).shuffle(true).workers(0).seed(
+          3));
+  auto batch = loader.begin();
   SafeTensors batches;
-  for (int step = 0; step < kSteps; ++step) {
-    const auto batch = loader.next().value();
+  for (int step = 0; step < kSteps; ++step, ++batch) {
     const std::string number = std::to_string(step);
-    batches.tensors.emplace_back("x" + number, batch.input());
-    batches.tensors.emplace_back("y" + number, batch.target_tensor());
+    batches.tensors.emplace_back("x" + number, batch->data);
+    batches.tensors.emplace_back("y" + number, batch->target);
   }
   write_safetensors(folder.path("batches"), batches);
 

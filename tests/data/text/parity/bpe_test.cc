@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/data/text/open_tokenizer.h"
+#include "lockstep/data/text/tokenizer.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "lockstep/lockstep.h"
