@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/shm/event_count.h"
 #include "lockstep/shm/fixed_text.h"
+#include "lockstep/shm/futex.h"
 #include "lockstep/shm/message_ring.h"
 #include "lockstep/shm/segment.h"
 

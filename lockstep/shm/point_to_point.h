@@ -16,7 +16,6 @@
 #include "lockstep/shm/peers.h"
 #include "lockstep/shm/receive_queue.h"
 #include "lockstep/shm/send_queue.h"
-#include "lockstep/shm/spare_segments.h"
 
 namespace lockstep::shm {
 
