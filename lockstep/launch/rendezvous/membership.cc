@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <poll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -165,6 +166,17 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
 }
 
 }  // namespace
+
+void Deadline::pause_or_throw(Problem problem) const {
+  check_stop_();
+  if (watch_.seconds() > limit_s_) {
+    problem.got =
+        fmt::format("{} after {:g} s (--rdzv-conf join_timeout=...)",
+                    problem.got.empty() ? "none" : problem.got, limit_s_);
+    throw LaunchError(problem);
+  }
+  ::poll(nullptr, 0, kPollMs);
+}
 
 std::string gone_key(int member) { return fmt::format("gone/{}", member); }
 
