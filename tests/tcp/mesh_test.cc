@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/tcp/collectives.h"
-#include "tests/tcp/mesh_ranks.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::mesh_test {
 namespace {
@@ -54,8 +54,8 @@ TEST(Mesh, ARankThatEndsIsNamedAtOnce) {
   for (const size_t rank : {size_t{0}, size_t{2}}) {
     EXPECT_TRUE(has(errors[rank], "[collective-failed]")) << errors[rank];
   }
-  EXPECT_TRUE(has(errors[0], "rank 1 is gone") ||
-              has(errors[2], "rank 1 is gone"))
+  EXPECT_TRUE(has(errors[0], "rank 1 (host a) is gone") ||
+              has(errors[2], "rank 1 (host a) is gone"))
       << errors[0] << errors[2];
 }
 
@@ -86,7 +86,7 @@ TEST(Mesh, AbortEndsTheWaitsOfAllAndItsReasonIsTold) {
     }
     call_barrier(mesh);
   });
-  EXPECT_TRUE(has(errors[0], "rank 1 is gone")) << errors[0];
+  EXPECT_TRUE(has(errors[0], "rank 1 (host a) is gone")) << errors[0];
   EXPECT_TRUE(has(errors[1], "the loss is not finite")) << errors[1];
 }
 

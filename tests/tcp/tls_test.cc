@@ -10,8 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tcp/collectives.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/tcp/mesh_ranks.h"
-#include "tests/tcp/p2p_ranks.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::tls_test {
 namespace {
@@ -88,7 +87,7 @@ TEST_F(TlsTest, RanksSumOverEncryptedConnections) {
 }
 
 TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
-  const auto errors = run_listening_p2p(3, [](TcpRank& self) {
+  const auto errors = run_listening_p2p(3, [](P2pRank& self) {
     const int next = (self.rank() + 1) % self.ranks();
     const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
     for (const size_t bytes : {0, 8, 4096, 100'000, 5'000'000}) {
@@ -110,7 +109,7 @@ TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
 }
 
 TEST_F(TlsTest, AMessageThatTimesOutLeavesTheConnectionUsable) {
-  const auto errors = run_listening_p2p(2, [](TcpRank& self) {
+  const auto errors = run_listening_p2p(2, [](P2pRank& self) {
     const Message large = noise(16 << 20, 1), small = noise(8, 2);
     Message got(large.size()), got_small(8);
     for (int round = 0; round < 5; ++round) {
