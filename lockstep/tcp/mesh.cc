@@ -101,21 +101,17 @@ void Mesh::complete() {
     bool is_done = true, has_moved = false;
     for (int r = 0; r < ranks(); ++r) {
       Connection& connection = peers_[static_cast<size_t>(r)].connection;
+      const auto note = [&](Progress progress) {
+        if (progress == Progress::kClosed) lose(r);
+        has_moved = has_moved || progress == Progress::kSome;
+      };
       if (connection.has_receives()) {
         is_done = false;
-        if (!connection.is_drained()) {
-          const Progress progress = connection.receive_some();
-          if (progress == Progress::kClosed) lose(r);
-          has_moved = has_moved || progress == Progress::kSome;
-        }
+        if (!connection.is_drained()) note(connection.receive_some());
       }
       if (connection.has_sends()) {
         is_done = false;
-        if (!connection.is_full()) {
-          const Progress progress = connection.send_some();
-          if (progress == Progress::kClosed) lose(r);
-          has_moved = has_moved || progress == Progress::kSome;
-        }
+        if (!connection.is_full()) note(connection.send_some());
       }
     }
     if (is_done) return;

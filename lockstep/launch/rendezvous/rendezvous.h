@@ -7,7 +7,6 @@
 #include "lockstep/launch/options/run_options.h"
 #include "lockstep/launch/rendezvous/job_store.h"
 #include "lockstep/launch/rendezvous/membership.h"
-#include "lockstep/launch/rendezvous/node.h"
 
 namespace lockstep::launch {
 

@@ -13,7 +13,7 @@
 #include "lockstep/launch/output/log_files.h"
 #include "lockstep/launch/output/worker_stream.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
-#include "lockstep/launch/rendezvous/node.h"
+#include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/launch/workers/leftovers.h"
 
 namespace lockstep::launch {
