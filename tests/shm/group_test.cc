@@ -86,11 +86,7 @@ TEST_P(MismatchedCalls, AreFoundInSizesToo) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MismatchedCalls,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
-                         [](const auto& instance) {
-                           return instance.param == Kind::kThreads
-                                      ? std::string("Threads")
-                                      : std::string("Processes");
-                         });
+                         InstanceName());
 
 TEST(Group, NamesAKilledRankWithinASecond) {
   SleepingPeer peer;

@@ -208,16 +208,11 @@ TEST_P(PointToPoints, ReceiveFromAnySource) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, PointToPoints,
-    testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
-                     testing::Values(2, 3, 4, 8)),
-    [](const auto& instance) {
-      return std::string(std::get<0>(instance.param) == Kind::kThreads
-                             ? "Threads"
-                             : "Processes") +
-             std::to_string(std::get<1>(instance.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, PointToPoints,
+                         testing::Combine(testing::Values(Kind::kThreads,
+                                                          Kind::kProcesses),
+                                          testing::Values(2, 3, 4, 8)),
+                         InstanceName());
 
 class WrongSizes
     : public testing::TestWithParam<std::tuple<Kind, size_t, size_t>> {};
@@ -390,11 +385,7 @@ TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
-                         [](const auto& instance) {
-                           return instance.param == Kind::kThreads
-                                      ? std::string("Threads")
-                                      : std::string("Processes");
-                         });
+                         InstanceName());
 
 TEST(PointToPoint, RefusesToSendToItselfOrToNoRank) {
   const auto p2p = connect_p2p(2)(0, Kind::kThreads);

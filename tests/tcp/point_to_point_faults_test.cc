@@ -187,11 +187,7 @@ TEST_P(TcpRanksThatLeave, EndTheirLargeSends) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TcpRanksThatLeave,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
-                         [](const auto& instance) {
-                           return instance.param == Kind::kThreads
-                                      ? std::string("Threads")
-                                      : std::string("Processes");
-                         });
+                         shm::InstanceName());
 
 }  // namespace
 }  // namespace lockstep::tcp::point_to_point_faults_test

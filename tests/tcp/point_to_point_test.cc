@@ -139,16 +139,11 @@ TEST_P(TcpPointToPoints, ArriveAfterTheirSenderHasLeft) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, TcpPointToPoints,
-    testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
-                     testing::Values(2, 3, 4, 8)),
-    [](const auto& instance) {
-      return std::string(std::get<0>(instance.param) == Kind::kThreads
-                             ? "Threads"
-                             : "Processes") +
-             std::to_string(std::get<1>(instance.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, TcpPointToPoints,
+                         testing::Combine(testing::Values(Kind::kThreads,
+                                                          Kind::kProcesses),
+                                          testing::Values(2, 3, 4, 8)),
+                         shm::InstanceName());
 
 }  // namespace
 }  // namespace lockstep::tcp::point_to_point_test
