@@ -131,21 +131,19 @@ void SnapshotMemory::end(uint64_t stamp) {
 void SnapshotHolder::look() {
   SnapshotOffer& offer = block_.header().snapshots;
   if (offer.state.load() != State::kOffered) return;
+  State state = State::kNone;
   try {
     slots_ = {shm::Segment::adopt(offer.slots[0]),
               shm::Segment::adopt(offer.slots[1])};
+    offer.slots = {slots_[0]->address(), slots_[1]->address()};
+    state = State::kHeld;
   } catch (const OutOfResources& error) {
     log_warning("launch", text_of(error));
-    set_state(offer, State::kNone);
-    return;
   } catch (const CommError& error) {
-    log_debug("launch",
-              text_of(error));  // the worker that offered it has ended
-    set_state(offer, State::kNone);
-    return;
+    // The worker that offered it has ended.
+    log_debug("launch", text_of(error));
   }
-  offer.slots = {slots_[0]->address(), slots_[1]->address()};
-  set_state(offer, State::kHeld);
+  set_state(offer, state);
 }
 
 }  // namespace lockstep::control

@@ -41,12 +41,6 @@ struct Headers {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
-// Returns the first 200 characters of a text from a server or library, in
-// printable ASCII.
-std::string plain(std::string_view text) {
-  return printable_ascii(std::string(text.substr(0, 200)));
-}
-
 /// The result of a try.
 struct End {
   enum class Kind { kDone, kAgain, kHopeless };
@@ -167,7 +161,7 @@ class Fetch {
 
   End end_of(CURLcode code, long status) {
     const std::string why =
-        plain(error_[0] != '\0' ? error_.data() : curl_easy_strerror(code));
+        shown(error_[0] != '\0' ? error_.data() : curl_easy_strerror(code));
     if (wrong_file_) {
       return {End::Kind::kHopeless, *wrong_file_,
               "it has another file under that name: name another --mirror"};
@@ -335,7 +329,7 @@ class Fetch {
     if (!fs::is_regular_file(version_path(path_), error)) return "";
     const std::string version =
         read_file(version_path(path_), kMostVersionBytes);
-    return plain(version) == version ? version : "";
+    return shown(version) == version ? version : "";
   }
 
   // Stores the version of the file. Only a strong ETag guarantees that two
@@ -345,7 +339,7 @@ class Fetch {
     if (version.empty() || version.starts_with("W/")) {
       version = header("Last-Modified");
     }
-    if (version.empty() || plain(version) != version) return;
+    if (version.empty() || shown(version) != version) return;
     AtomicFile file(version_path(path_));
     file.write(version);
     file.commit();
@@ -376,6 +370,10 @@ class Fetch {
 };
 
 }  // namespace
+
+std::string shown(std::string_view text) {
+  return printable_ascii(std::string(text.substr(0, 200)));
+}
 
 std::string partial_path(const std::string& path) { return path + ".part"; }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace lockstep::download {
 
@@ -37,6 +38,10 @@ struct FetchOptions {
 /// the file can't be written. The bytes downloaded so far are kept.
 bool fetch_file(const std::string& url, const std::string& path, int64_t bytes,
                 const FetchOptions& options);
+
+/// Returns the first 200 characters of a text from a server, an archive or a
+/// library, in printable ASCII.
+std::string shown(std::string_view text);
 
 /// Return the paths of these two files.
 std::string partial_path(const std::string& path);

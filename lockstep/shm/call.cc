@@ -8,31 +8,12 @@ namespace lockstep::shm {
 namespace {
 
 std::string_view name_of(Operation operation) {
-  switch (operation) {
-    case Operation::kNone:
-      return "nothing";
-    case Operation::kAllReduce:
-      return "all_reduce";
-    case Operation::kReduce:
-      return "reduce";
-    case Operation::kBroadcast:
-      return "broadcast";
-    case Operation::kAllGather:
-      return "all_gather";
-    case Operation::kGather:
-      return "gather";
-    case Operation::kScatter:
-      return "scatter";
-    case Operation::kReduceScatter:
-      return "reduce_scatter";
-    case Operation::kAllToAll:
-      return "all_to_all";
-    case Operation::kBarrier:
-      return "barrier";
-    case Operation::kShareMemory:
-      return "shared_memory";
-  }
-  return "an unknown operation";
+  constexpr std::array<std::string_view, 11> kNames{
+      "nothing",    "all_reduce", "reduce",       "broadcast",
+      "all_gather", "gather",     "scatter",      "reduce_scatter",
+      "all_to_all", "barrier",    "shared_memory"};
+  const auto index = static_cast<size_t>(operation);
+  return index < kNames.size() ? kNames[index] : "an unknown operation";
 }
 
 }  // namespace

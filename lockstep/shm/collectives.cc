@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/part_of.h"
 
 namespace lockstep::shm {
 namespace {

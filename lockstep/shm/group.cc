@@ -18,7 +18,6 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/shm/fixed_text.h"
-#include "lockstep/shm/futex.h"
 
 namespace lockstep::shm {
 namespace {
@@ -31,6 +30,15 @@ constexpr int kSleepMs = 20;
 // yields gets it back only milliseconds later; a rank that sleeps gets it back
 // at once.
 constexpr int kSpins = 2000;
+
+// Tells the core that it is in a loop that waits for another core.
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
 
 }  // namespace
 

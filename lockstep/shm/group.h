@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/shm/call.h"
-#include "lockstep/shm/event_count.h"
+#include "lockstep/shm/futex.h"
 #include "lockstep/shm/peer_process.h"
 #include "lockstep/shm/segment.h"
 

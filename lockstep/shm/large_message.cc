@@ -1,8 +1,10 @@
 #include "lockstep/shm/large_message.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +24,61 @@ Cover& cover_of(const Segment& segment) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Segment> SpareSegments::take(size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(spares_.begin(), spares_.end(), [&](const auto& spare) {
+          return spare->bytes().size() >= bytes &&
+                 spare->bytes().size() / 2 <= bytes;
+        });
+    if (found != spares_.end()) {
+      auto segment = std::move(*found);
+      spares_.erase(found);
+      bytes_ -= segment->bytes().size();
+      return segment;
+    }
+  }
+  return Segment::create(bytes);
+}
+
+void SpareSegments::give_back(std::shared_ptr<const Segment> segment) {
+  const size_t bytes = segment->bytes().size();
+  if (bytes > kMostBytes) return;
+  const std::lock_guard lock(mutex_);
+  while (bytes_ + bytes > kMostBytes) {
+    bytes_ -= spares_.front()->bytes().size();
+    spares_.erase(spares_.begin());
+  }
+  bytes_ += bytes;
+  spares_.push_back(std::move(segment));
+}
+
+std::shared_ptr<const Segment> OpenedSegments::open(
+    const SegmentAddress& address) {
+  // Segments of this process are found anyway and need not be kept open.
+  if (address.pid == ::getpid()) return Segment::open(address);
+  const std::lock_guard lock(mutex_);
+  // An inode number is not reused while the inode is mapped.
+  const auto found = std::find_if(
+      opened_.begin(), opened_.end(),
+      [&](const Opened& opened) { return opened.address == address; });
+  if (found != opened_.end()) {
+    opened_.splice(opened_.begin(), opened_, found);
+    return opened_.front().segment;
+  }
+  auto segment = Segment::open(address);
+  const size_t bytes = segment->bytes().size();
+  if (bytes > SpareSegments::kMostBytes) return segment;
+  opened_.push_front({address, segment});
+  bytes_ += bytes;
+  while (bytes_ > SpareSegments::kMostBytes) {
+    bytes_ -= opened_.back().segment->bytes().size();
+    opened_.pop_back();
+  }
+  return segment;
+}
 
 LargeMessage::LargeMessage(std::span<const std::byte> data,
                            SpareSegments& spares)

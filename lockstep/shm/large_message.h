@@ -1,14 +1,51 @@
 #pragma once
 
 #include <cstddef>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <vector>
 
-#include "lockstep/shm/opened_segments.h"
 #include "lockstep/shm/segment.h"
-#include "lockstep/shm/spare_segments.h"
 
 namespace lockstep::shm {
+
+/// A pool of segments of messages that were taken, kept for the next messages.
+/// Writing to pages that exist takes a fraction of the time of new pages. Keeps
+/// up to kMostBytes in total. May be called by several threads.
+class SpareSegments {
+ public:
+  static constexpr size_t kMostBytes = 128 << 20;
+
+  /// Returns a segment of `bytes` to twice that, with unspecified content.
+  /// Throws CommError.
+  std::shared_ptr<const Segment> take(size_t bytes);
+  void give_back(std::shared_ptr<const Segment> segment);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const Segment>> spares_;  // oldest first
+  size_t bytes_ = 0;                                    // total size
+};
+
+/// A cache of open segments of other processes. A segment in which a message
+/// came is kept open for later messages, up to SpareSegments::kMostBytes in
+/// total. May be called by several threads.
+class OpenedSegments {
+ public:
+  /// Works as Segment::open().
+  std::shared_ptr<const Segment> open(const SegmentAddress& address);
+
+ private:
+  struct Opened {
+    SegmentAddress address;
+    std::shared_ptr<const Segment> segment;
+  };
+  std::mutex mutex_;
+  std::list<Opened> opened_;  // most recently used first
+  size_t bytes_ = 0;          // total size
+};
 
 /// A message that is too large for a ring, in its own segment.
 class LargeMessage {

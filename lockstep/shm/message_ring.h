@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/shm/event_count.h"
+#include "lockstep/shm/futex.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {

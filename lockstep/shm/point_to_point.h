@@ -13,10 +13,8 @@
 
 #include "lockstep/shm/p2p_operation.h"
 #include "lockstep/shm/p2p_segment.h"
-#include "lockstep/shm/peers.h"
 #include "lockstep/shm/receive_queue.h"
 #include "lockstep/shm/send_queue.h"
-#include "lockstep/shm/spare_segments.h"
 
 namespace lockstep::shm {
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/large_message.h"
 
 namespace lockstep::shm {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/shm/opened_segments.h"
+#include "lockstep/shm/large_message.h"
 #include "lockstep/shm/p2p_operation.h"
 #include "lockstep/shm/p2p_segment.h"
 

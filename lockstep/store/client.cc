@@ -1,13 +1,20 @@
 #include "lockstep/store/client.h"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <poll.h>
+#include <sys/socket.h>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/out_of_resources.h"
+#include "lockstep/store/socket_address.h"
+#include "lockstep/store/wire.h"
 
 namespace lockstep::store {
 namespace {
@@ -23,17 +30,156 @@ uint32_t wait_ms(milliseconds time) {
       std::clamp<int64_t>(time.count(), 0, INT32_MAX / 2));
 }
 
+// A connection that the other end closed, or that broke.
+class Disconnected : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+// An answer that did not come in time.
+class TimedOut : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 }  // namespace
+
+// The client's end of one connection. One thread may use it at a time. It can't
+// be used after an exception.
+class Client::Channel {
+ public:
+  // Does the handshake over `socket`. Throws Refused, Disconnected, TimedOut,
+  // or CommError if the other end has another secret or is not a store.
+  Channel(FileDescriptor socket, const Identity& who, const Key& key,
+          Time deadline);
+
+  // Sends a request and returns the reply. Throws TimedOut if it does not come
+  // in time.
+  Reply ask(const Request& request, Time deadline);
+  // Returns false if the server has closed the connection.
+  bool is_alive() const;
+  std::string own_host() const {
+    return SocketAddress::of_socket(socket_.get()).host();
+  }
+
+ private:
+  void send(std::string_view bytes, Time deadline);
+  std::string receive(Time deadline);
+  void wait_for(short event, Time deadline) const;
+
+  FileDescriptor socket_;
+  FrameReader in_{kMostHandshakeBytes};
+  std::optional<Session> session_;
+  const Limits limits_{};
+};
+
+Client::Channel::Channel(FileDescriptor socket, const Identity& who,
+                         const Key& key, Time deadline)
+    : socket_(std::move(socket)) {
+  const std::string hello =
+      encode(Hello{.identity = who, .nonce = random_nonce()});
+  send(framed(hello), deadline);
+  const std::string answer = receive(deadline);
+  const Challenge challenge = decode_challenge(answer);
+  if (challenge.version != kProtocolVersion) {
+    throw CommError(
+        {.code = ErrorCode::kStoreVersion,
+         .what = "the job's store is of another version of Lockstep",
+         .expected = fmt::format("protocol {}", kProtocolVersion),
+         .got = std::to_string(challenge.version),
+         .fix = "use the same version on all nodes"});
+  }
+  const Handshake handshake(key, hello, answer);
+  send(framed(handshake.proof()), deadline);
+  const auto reply = handshake.decode_admission_reply(receive(deadline));
+  if (!reply) {
+    throw CommError(
+        {.code = ErrorCode::kWrongSecret,
+         .what = "the store at " +
+                 SocketAddress::of_peer(socket_.get()).text() + " and " +
+                 who.text() + " know different secrets",
+         .expected = "a server with the job's secret",
+         .got = "one with another secret",
+         .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
+                "another job or program at this port?"});
+  }
+  if (reply->admission != Admission::kWelcome) {
+    throw Refused(reply->admission,
+                  {.code = ErrorCode::kStoreRefused,
+                   .what = "the job's store refused " + who.text(),
+                   .got = reply->reason});
+  }
+  session_ = handshake.client_session();
+  in_.set_most(limits_.message_bytes());
+}
+
+Reply Client::Channel::ask(const Request& request, Time deadline) {
+  send(session_->seal(encode(request)), deadline);
+  const std::string frame = receive(deadline);
+  return decode_reply(session_->open(frame), limits_);
+}
+
+bool Client::Channel::is_alive() const {
+  pollfd ready{socket_.get(), POLLIN | POLLRDHUP, 0};
+  return ::poll(&ready, 1, 0) == 0;
+}
+
+void Client::Channel::send(std::string_view bytes, Time deadline) {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (put > 0) {
+      bytes.remove_prefix(static_cast<size_t>(put));
+    } else if (errno == EAGAIN) {
+      wait_for(POLLOUT, deadline);
+    } else if (errno != EINTR) {
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store is gone",
+                          .got = std::strerror(errno)});
+    }
+  }
+}
+
+std::string Client::Channel::receive(Time deadline) {
+  std::array<char, 65536> buffer;
+  std::string frame;
+  while (!in_.next(frame)) {
+    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (got > 0) {
+      in_.add({buffer.data(), static_cast<size_t>(got)});
+    } else if (got == 0) {
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store closed the connection"});
+    } else if (errno == EAGAIN) {
+      wait_for(POLLIN, deadline);
+    } else if (errno != EINTR) {
+      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                          .what = "the store is gone",
+                          .got = std::strerror(errno)});
+    }
+  }
+  return frame;
+}
+
+void Client::Channel::wait_for(short event, Time deadline) const {
+  pollfd ready{socket_.get(), event, 0};
+  const int found = ::poll(&ready, 1, poll_timeout_ms(deadline));
+  if (found < 0 && errno == EINTR) return;
+  if (found <= 0 && std::chrono::steady_clock::now() >= deadline) {
+    throw TimedOut({.code = ErrorCode::kStoreUnreachable,
+                    .what = "the store did not answer in time"});
+  }
+}
 
 Client::Client(ClientOptions options) : options_(std::move(options)) {
   auto channel = connect(Clock::now() + options_.connect_time);
-  own_host_ = channel->own_address().host();
+  own_host_ = channel->own_host();
   idle_.push_back(std::move(channel));
 }
 
 Client::~Client() = default;
 
-std::unique_ptr<Channel> Client::connect(Time deadline) const {
+std::unique_ptr<Client::Channel> Client::connect(Time deadline) const {
   std::string problem = "nobody listens";
   std::optional<CommError> wrong;
   do {
@@ -69,7 +215,7 @@ std::unique_ptr<Channel> Client::connect(Time deadline) const {
        .fix = "check that its server runs, and its address"});
 }
 
-std::unique_ptr<Channel> Client::take() {
+std::unique_ptr<Client::Channel> Client::take() {
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {

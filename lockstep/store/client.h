@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/store/channel.h"
+#include "lockstep/base/error.h"
+#include "lockstep/store/handshake.h"
+#include "lockstep/store/message.h"
 
 namespace lockstep::store {
 
@@ -25,10 +27,28 @@ struct ClientOptions {
   std::chrono::milliseconds answer_time{60'000};
 };
 
+/// A refusal of this client by a server that knows the secret.
+class Refused : public CommError {
+ public:
+  Refused(Admission admission, const Problem& problem)
+      : CommError(problem), admission_(admission) {}
+  Admission admission() const { return admission_; }
+
+ private:
+  Admission admission_;
+};
+
+/// An address at which no process listens, or that closes connections at once.
+/// The server may still start.
+class Unreachable : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 /// A refusal of one request by a working server.
 class RequestRefused : public CommError {
  public:
-  explicit RequestRefused(const Problem& problem) : CommError(problem) {}
+  using CommError::CommError;
 };
 
 /// A client of a job's store. Calls may come from several threads. Each call
@@ -73,7 +93,8 @@ class Client {
   std::string own_host() const { return own_host_; }
 
  private:
-  using Time = Channel::Time;
+  class Channel;
+  using Time = std::chrono::steady_clock::time_point;
   std::unique_ptr<Channel> connect(Time deadline) const;
   std::unique_ptr<Channel> take();
   Reply ask(const Request& request);

@@ -19,9 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/store/connection.h"
-#include "lockstep/store/refusal_log.h"
 #include "lockstep/store/store_service.h"
 
 namespace lockstep::store {
@@ -59,6 +62,34 @@ size_t connections_of(const ServerOptions& options) {
 FileDescriptor spare_file() {
   return FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
+
+// Logs which clients were refused and why. Writes the first line at once and
+// then at most one line in ten seconds, so that a flood of connections does not
+// flood the log.
+class RefusalLog {
+ public:
+  void add(const std::string& peer, const std::string& why) {
+    constexpr std::chrono::seconds kEvery{10};
+    const auto now = std::chrono::steady_clock::now();
+    if (last_.time_since_epoch().count() != 0 && now - last_ < kEvery) {
+      ++untold_;
+      return;
+    }
+    const std::string others =
+        untold_ == 0
+            ? ""
+            : fmt::format(" ({} before)",
+                          counted(static_cast<int64_t>(untold_), "other"));
+    log_warning("comm", fmt::format("the job's store refused {}: {}{}", peer,
+                                    why, others));
+    last_ = now;
+    untold_ = 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_{};
+  size_t untold_ = 0;
+};
 
 }  // namespace
 

@@ -235,6 +235,12 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                    .fix = "choose another address or port"});
 }
 
+int poll_timeout_ms(std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
+}
+
 FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline) {
   FileDescriptor socket(::socket(
@@ -247,13 +253,8 @@ FileDescriptor connect_to(const SocketAddress& address,
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (::connect(socket.get(), address.get(), address.length()) != 0) {
     if (errno != EINPROGRESS) return {};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
     pollfd ready{socket.get(), POLLOUT, 0};
-    if (::poll(&ready, 1,
-               static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0) {
-      return {};
-    }
+    if (::poll(&ready, 1, poll_timeout_ms(deadline)) <= 0) return {};
     int error = 0;
     socklen_t length = sizeof error;
     ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);

@@ -57,6 +57,10 @@ bool is_loopback_name(const std::string& host);
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface = "");
 
+/// Returns the timeout with which poll() waits until `deadline`, in
+/// milliseconds: rounded up, from 0 to about a quarter of an hour.
+int poll_timeout_ms(std::chrono::steady_clock::time_point deadline);
+
 /// Connects to `address`. Returns a closed descriptor if that did not succeed
 /// before the deadline. The socket is non-blocking and has TCP_NODELAY set.
 FileDescriptor connect_to(const SocketAddress& address,

@@ -1,15 +1,23 @@
 #include "lockstep/store/store_service.h"
 
+#include <algorithm>
+#include <charconv>
+
 #include <climits>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::store {
 namespace {
 
 // Last wills are not in a table, so they need their own limit.
 constexpr size_t kMostLastWillBytes = 1024;
+// Limit for one rank. A process has one connection for each waiting call.
+constexpr size_t kMostOfARank = 256;
+// Connections reserved for agents.
+constexpr size_t kKeptForAgents = 64;
 
 int round_number(const std::string& text) {
   constexpr size_t kMostDigits = 9;
@@ -30,6 +38,201 @@ void check_is_agent(const Identity& who, const char* what) {
 }
 
 }  // namespace
+
+const std::string* Table::find(const std::string& key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : &found->second.value;
+}
+
+bool Table::has_all(const std::vector<std::string>& keys) const {
+  return std::all_of(keys.begin(), keys.end(),
+                     [&](const auto& key) { return entries_.contains(key); });
+}
+
+void Table::set(const std::string& key, const std::string& value,
+                const Owner& owner) {
+  check_owner(key, owner);
+  put(key, value, owner);
+}
+
+std::string Table::compare_set(const std::string& key,
+                               const std::string& expected,
+                               const std::string& value, const Owner& owner) {
+  const std::string* current = find(key);
+  if (current == nullptr && !expected.empty()) return expected;
+  if (current != nullptr && *current != expected) return *current;
+  set(key, value, owner);
+  return value;
+}
+
+int64_t Table::add(const std::string& key, int64_t number, const Owner& owner) {
+  int64_t sum = 0;
+  if (const std::string* current = find(key)) {
+    check_owner(key, owner);
+    const char* end = current->data() + current->size();
+    const auto [rest, error] = std::from_chars(current->data(), end, sum);
+    if (error != std::errc() || rest != end) {
+      throw CommError({.code = ErrorCode::kStoreRefused,
+                       .what = "can't add to a key of the store",
+                       .expected = "a whole number in it",
+                       .got = fmt::format("{} bytes", current->size())});
+    }
+  }
+  if (__builtin_add_overflow(sum, number, &sum)) {
+    throw CommError({.code = ErrorCode::kStoreRefused,
+                     .what = "a counter of the store overflows"});
+  }
+  // A counter has no owner, because all clients may add to it.
+  put(key, std::to_string(sum), {});
+  return sum;
+}
+
+bool Table::erase(const std::string& key, const Owner& owner) {
+  check_owner(key, owner);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return false;
+  bytes_ -= key.size() + found->second.value.size();
+  entries_.erase(found);
+  return true;
+}
+
+void Table::clear() {
+  entries_.clear();
+  bytes_ = 0;
+}
+
+void Table::check_owner(const std::string& key, const Owner& owner) const {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || !found->second.owner ||
+      found->second.owner == owner) {
+    return;
+  }
+  throw CommError({.code = ErrorCode::kStoreRefused,
+                   .what = "a key of the store belongs to another process",
+                   .expected = "a key that this process made"});
+}
+
+void Table::put(const std::string& key, const std::string& value,
+                const Owner& owner) {
+  const auto found = entries_.find(key);
+  const size_t former =
+      found == entries_.end() ? 0 : key.size() + found->second.value.size();
+  const size_t bytes = bytes_ - former + key.size() + value.size();
+  if (bytes > limits_.total_bytes ||
+      (former == 0 && entries_.size() >= limits_.keys)) {
+    throw CommError({.code = ErrorCode::kStoreRefused,
+                     .what = "the store is full",
+                     .expected = fmt::format("{} keys and {} bytes at most",
+                                             limits_.keys, limits_.total_bytes),
+                     .got = "one more",
+                     .fix = "erase what is not needed any more"});
+  }
+  bytes_ = bytes;
+  if (found == entries_.end()) {
+    entries_.emplace(key, Entry{value, owner});
+  } else {
+    found->second.value = value;
+  }
+}
+
+AdmissionList::AdmissionList(std::string run_id, size_t most)
+    : run_id_(std::move(run_id)), most_(most) {}
+
+std::optional<AdmissionReply> AdmissionList::refusal(
+    const Identity& who) const {
+  const auto refuse = [](Admission admission, std::string reason) {
+    return AdmissionReply{.admission = admission, .reason = std::move(reason)};
+  };
+  if (who.run_id != run_id_) {
+    return refuse(Admission::kOtherJob,
+                  fmt::format("this is the job '{}'", run_id_));
+  }
+  const bool is_agent = who.role == Role::kAgent;
+  if (connections_ + (is_agent ? 0 : kKeptForAgents) >= most_) {
+    return refuse(
+        Admission::kFull,
+        fmt::format("there are {} connections, which is the limit", most_));
+  }
+  if (is_agent) return std::nullopt;
+  if (who.round != round_) {
+    return refuse(
+        Admission::kStaleRound,
+        round_ < 0 ? "no round has begun"
+                   : fmt::format("round {} is running, and this worker is of "
+                                 "round {}",
+                                 round_, who.round));
+  }
+  if (who.world_size != world_size_) {
+    return refuse(Admission::kWrongWorldSize,
+                  fmt::format("the world has {}, and not {}",
+                              counted(world_size_, "rank"), who.world_size));
+  }
+  const auto found = ranks_.find(who.rank);
+  if (found == ranks_.end()) return std::nullopt;
+  if (found->second.token != who.token) {
+    return refuse(Admission::kDuplicateRank,
+                  fmt::format("rank {} is another process that is connected: "
+                              "{}",
+                              who.rank, found->second.text));
+  }
+  if (found->second.connections >= kMostOfARank) {
+    return refuse(Admission::kFull,
+                  fmt::format("rank {} has {} connections already", who.rank,
+                              kMostOfARank));
+  }
+  return std::nullopt;
+}
+
+AdmissionReply AdmissionList::admit(const Identity& who) {
+  if (auto refused = refusal(who)) return *refused;
+  ++connections_;
+  if (who.role == Role::kWorker) {
+    Rank& rank = ranks_[who.rank];
+    rank.token = who.token;
+    rank.text = who.text();
+    ++rank.connections;
+  } else {
+    ++agents_[who.token];
+  }
+  return {};
+}
+
+bool AdmissionList::leave(const Identity& who) {
+  --connections_;
+  if (who.role == Role::kAgent) {
+    const auto agent = agents_.find(who.token);
+    if (--agent->second > 0) return false;
+    agents_.erase(agent);
+    return true;
+  }
+  const auto rank = ranks_.find(who.rank);
+  if (who.round != round_ || rank == ranks_.end()) return false;
+  if (--rank->second.connections == 0) ranks_.erase(rank);
+  return false;
+}
+
+bool AdmissionList::begin_round(int round, int world_size) {
+  if (round == round_ && world_size == world_size_) return false;
+  if (round <= round_) {
+    throw CommError(
+        {.code = ErrorCode::kStoreRefused,
+         .what = fmt::format("round {} can't begin", round),
+         .expected =
+             fmt::format("round {} of {}, which has begun, or a later one",
+                         round_, counted(world_size_, "rank")),
+         .got =
+             fmt::format("round {} of {}", round, counted(world_size, "rank")),
+         .fix = "see whether all agents agree on the nodes and workers"});
+  }
+  round_ = round;
+  world_size_ = world_size;
+  ranks_.clear();
+  return true;
+}
+
+bool AdmissionList::is_stale(const Identity& who) const {
+  return who.role == Role::kWorker && who.round != round_;
+}
 
 Table& StoreService::table_of(const Identity& who) {
   return who.role == Role::kAgent ? agents_ : workers_;

@@ -1,13 +1,89 @@
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "lockstep/store/admission_list.h"
+#include "lockstep/store/handshake.h"
 #include "lockstep/store/message.h"
-#include "lockstep/store/table.h"
 
 namespace lockstep::store {
+
+/// Keys and values, within limits. A change that would exceed the limits throws
+/// CommError; its message is sent to the client.
+class Table {
+ public:
+  explicit Table(const Limits& limits) : limits_(limits) {}
+
+  /// Returns the value of the key, or null if it is not set.
+  const std::string* find(const std::string& key) const;
+  bool has_all(const std::vector<std::string>& keys) const;
+  size_t size() const { return entries_.size(); }
+
+  // A key that is set with an `owner` belongs to the first process that set it.
+  // No other process may change it, so one agent can't speak for another.
+  using Owner = std::optional<Token>;
+
+  void set(const std::string& key, const std::string& value,
+           const Owner& owner = {});
+  /// Works as c10d's compareSet: returns the value after the call.
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& value, const Owner& owner = {});
+  int64_t add(const std::string& key, int64_t number, const Owner& owner = {});
+  bool erase(const std::string& key, const Owner& owner = {});
+  void clear();
+
+ private:
+  struct Entry {
+    std::string value;
+    Owner owner;
+  };
+  void check_owner(const std::string& key, const Owner& owner) const;
+  void put(const std::string& key, const std::string& value,
+           const Owner& owner);
+
+  const Limits limits_;
+  std::map<std::string, Entry> entries_;
+  size_t bytes_ = 0;
+};
+
+/// Decides which of the clients that have proven their key are admitted, and
+/// counts their connections.
+class AdmissionList {
+ public:
+  AdmissionList(std::string run_id, size_t most);
+
+  /// Admits or refuses a client that has proven its key.
+  AdmissionReply admit(const Identity& who);
+  /// Notes that a connection of an admitted client was closed. Returns whether
+  /// it was the last connection of an agent.
+  bool leave(const Identity& who);
+
+  /// Admits the `world_size` workers of `round` from now on, and no longer
+  /// those of earlier rounds. Returns whether the round is new. Throws
+  /// CommError for an older round, and for the current one with another number
+  /// of workers.
+  bool begin_round(int round, int world_size);
+  bool is_stale(const Identity& who) const;
+
+ private:
+  struct Rank {
+    Token token;
+    std::string text;
+    size_t connections = 0;
+  };
+  std::optional<AdmissionReply> refusal(const Identity& who) const;
+
+  const std::string run_id_;
+  const size_t most_;
+  size_t connections_ = 0;
+  std::map<Token, size_t> agents_;  // number of connections
+  int round_ = -1;                  // -1: no round has begun
+  int world_size_ = 0;
+  std::map<int, Rank> ranks_;  // of this round
+};
 
 /// Executes the requests of a store. It holds the tables of agents and workers,
 /// and decides what each client may do. It knows nothing about sockets.

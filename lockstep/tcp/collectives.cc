@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "lockstep/base/round_up.h"
-#include "lockstep/shm/part_of.h"
 
 namespace lockstep::tcp {
 namespace {

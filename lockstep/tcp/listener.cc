@@ -10,7 +10,6 @@
 #include <optional>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -303,19 +302,13 @@ class Connector {
 /// datagram socket has once it is connected. Empty if there is no route to
 /// `peer`.
 std::string address_towards(const addrinfo& peer) {
-  const int fd =
-      ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol);
-  if (fd < 0) return {};
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  std::array<char, NI_MAXHOST> text{};
-  const bool is_known =
-      ::connect(fd, peer.ai_addr, peer.ai_addrlen) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text.data(),
-                    text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
-  ::close(fd);
-  return is_known ? text.data() : std::string();
+  const FileDescriptor socket(
+      ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, peer.ai_protocol));
+  if (!socket.is_open() ||
+      ::connect(socket.get(), peer.ai_addr, peer.ai_addrlen) != 0) {
+    return {};
+  }
+  return store::SocketAddress::of_socket(socket.get()).host();
 }
 
 }  // namespace

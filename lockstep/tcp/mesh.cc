@@ -11,16 +11,11 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::tcp {
 
 using Progress = Connection::Progress;
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 Mesh::Mesh(int rank, std::vector<Socket> sockets,
            std::vector<std::string> names, Hosts hosts)
@@ -106,21 +101,17 @@ void Mesh::complete() {
     bool is_done = true, has_moved = false;
     for (int r = 0; r < ranks(); ++r) {
       Connection& connection = peers_[static_cast<size_t>(r)].connection;
+      const auto note = [&](Progress progress) {
+        if (progress == Progress::kClosed) lose(r);
+        has_moved = has_moved || progress == Progress::kSome;
+      };
       if (connection.has_receives()) {
         is_done = false;
-        if (!connection.is_drained()) {
-          const Progress progress = connection.receive_some();
-          if (progress == Progress::kClosed) lose(r);
-          has_moved = has_moved || progress == Progress::kSome;
-        }
+        if (!connection.is_drained()) note(connection.receive_some());
       }
       if (connection.has_sends()) {
         is_done = false;
-        if (!connection.is_full()) {
-          const Progress progress = connection.send_some();
-          if (progress == Progress::kClosed) lose(r);
-          has_moved = has_moved || progress == Progress::kSome;
-        }
+        if (!connection.is_full()) note(connection.send_some());
       }
     }
     if (is_done) return;
@@ -144,10 +135,8 @@ void Mesh::wait_until(Clock::time_point deadline) {
     polled_.push_back({.fd = connection.fd(), .events = events, .revents = 0});
     polled_ranks_.push_back(r);
   }
-  const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
-  const auto left_ms = std::clamp<int64_t>(left.count(), 0, 1'000'000);
   const int ready =
-      ::poll(polled_.data(), polled_.size(), static_cast<int>(left_ms));
+      ::poll(polled_.data(), polled_.size(), store::poll_timeout_ms(deadline));
   if (ready < 0 && errno != EINTR) {
     give_up({.code = ErrorCode::kCollectiveFailed,
              .what = fmt::format("{} can't wait for other ranks", name(rank_)),

@@ -30,6 +30,7 @@ namespace lockstep::tcp {
 /// Any thread may call abort().
 class Mesh {
  public:
+  using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
 
   /// The number of hosts on which the ranks run. All ranks must pass the same.
@@ -89,7 +90,7 @@ class Mesh {
 
   void check_usable() const;
   void check_header(int peer);
-  void wait_until(std::chrono::steady_clock::time_point deadline);
+  void wait_until(Clock::time_point deadline);
   [[noreturn]] void lose(int peer);
   [[noreturn]] void time_out();
   const std::string& name(int rank) const {

@@ -15,6 +15,7 @@
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::tcp {
 
@@ -289,13 +290,9 @@ bool PointToPoint::step() {
 }
 
 void PointToPoint::sleep() {
-  int left_ms = -1;
-  if (wake_time_ != Clock::time_point::max()) {
-    const auto left =
-        std::chrono::ceil<milliseconds>(wake_time_ - Clock::now());
-    left_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
-  }
-  ::poll(polled_.data(), polled_.size(), left_ms);
+  const bool has_end = wake_time_ != Clock::time_point::max();
+  ::poll(polled_.data(), polled_.size(),
+         has_end ? store::poll_timeout_ms(wake_time_) : -1);
   if ((polled_[0].revents & POLLIN) == 0) return;
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t read =

@@ -14,6 +14,7 @@
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -51,12 +52,10 @@ bool wait_for(int fd, short events,
               std::chrono::steady_clock::time_point deadline,
               const std::function<bool()>& is_over) {
   for (;;) {
-    const auto left = std::min(std::chrono::ceil<std::chrono::milliseconds>(
-                                   deadline - std::chrono::steady_clock::now()),
-                               kAskEvery);
     pollfd polled{.fd = fd, .events = events, .revents = 0};
-    const int64_t wait_ms = std::max<int64_t>(left.count(), 0);
-    if (::poll(&polled, 1, static_cast<int>(wait_ms)) > 0) return true;
+    const int wait_ms = std::min(store::poll_timeout_ms(deadline),
+                                 static_cast<int>(kAskEvery.count()));
+    if (::poll(&polled, 1, wait_ms) > 0) return true;
     if (std::chrono::steady_clock::now() >= deadline || is_over()) return false;
   }
 }

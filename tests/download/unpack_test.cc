@@ -1,10 +1,9 @@
-#include "lockstep/download/unpack.h"
-
 #include <cstdlib>
 #include <filesystem>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/download/download_dataset.h"
 #include "tests/base/expect_problem.h"
@@ -129,7 +128,9 @@ TEST_F(Unpack, IsDoneOnceAndKnownAfterThat) {
   make(kWhole);
   RemoteFile file = kSmallArchive;
   file.bytes = static_cast<int64_t>(fs::file_size(archive()));
-  file.md5 = md5_of_file(archive());
+  Md5 md5;
+  md5.add(content_of(archive()));
+  file.md5 = md5.hex();
   const RemoteDataset dataset{
       .name = "small", .url = "https://127.0.0.1:1/", .files = {file}};
   const DownloadOptions options{.dir = dir()};

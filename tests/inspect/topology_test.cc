@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/inspect/host_topology.h"
+#include "lockstep/inspect/device_topology.h"
 #include "lockstep/inspect/link_speed.h"
 #include "lockstep/inspect/nvml.h"
 #include "lockstep/inspect/recorded_topology.h"
@@ -140,7 +140,7 @@ TEST(HostTopology, IsWhatTheCoresOfSlicesShare) {
 
 TEST(HostTopology, OfThisHostIsThere) {
   const auto slices = devices("cpu");
-  const Topology topology = host_topology(slices);
+  const Topology topology = device_topology(slices);
   ASSERT_EQ(topology.devices.size(), 1U);
   EXPECT_EQ(topology.connections[0][0].text(), "X");
   EXPECT_FALSE(topology.devices[0].cpu_affinity.empty());

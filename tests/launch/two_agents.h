@@ -38,11 +38,11 @@ inline std::future<Rendezvous> join_beside(const RunOptions& options) {
 /// Two agents that have met, in this process.
 struct Pair {
   Pair() {
-    const auto options = two_nodes(free_endpoint());
     auto beside = join_beside(options);
     agents.push_back(join_rendezvous(options, never_stop));
     agents.push_back(beside.get());
   }
+  const RunOptions options = two_nodes(free_endpoint());
   std::vector<Rendezvous> agents;
 };
 

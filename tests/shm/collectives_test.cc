@@ -254,16 +254,11 @@ TEST(ManyRanks, DoAllCollectivesInTeams) {
   for (const auto& message : messages) EXPECT_EQ(message, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, Collectives,
-    testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
-                     testing::Values(1, 2, 3, 4, 5, 8)),
-    [](const auto& instance) {
-      return std::string(std::get<0>(instance.param) == Kind::kThreads
-                             ? "Threads"
-                             : "Processes") +
-             std::to_string(std::get<1>(instance.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives,
+                         testing::Combine(testing::Values(Kind::kThreads,
+                                                          Kind::kProcesses),
+                                          testing::Values(1, 2, 3, 4, 5, 8)),
+                         InstanceName());
 
 }  // namespace
 }  // namespace lockstep::shm

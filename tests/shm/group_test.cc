@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <fstream>
 #include <string>
-#include <string_view>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
@@ -17,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/shm/collectives.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -33,10 +33,6 @@ void call(Group& group, Operation operation, uint64_t elements = 0) {
                .elements = elements},
               group.timeout());
   group.sync();
-}
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
 }
 
 /// Rank 1 of two, in a process that meets rank 0 in a barrier and then sleeps.
@@ -86,11 +82,7 @@ TEST_P(MismatchedCalls, AreFoundInSizesToo) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MismatchedCalls,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
-                         [](const auto& instance) {
-                           return instance.param == Kind::kThreads
-                                      ? std::string("Threads")
-                                      : std::string("Processes");
-                         });
+                         InstanceName());
 
 TEST(Group, NamesAKilledRankWithinASecond) {
   SleepingPeer peer;

@@ -2,7 +2,10 @@
 
 #include <random>
 #include <stdexcept>
+#include <unistd.h>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 namespace lockstep::shm {
 
@@ -59,19 +62,47 @@ void P2pRank::barrier() {
   group.sync();
 }
 
+void run_as(Group& group, P2p& p2p, const P2pTask& task) {
+  P2pRank self{p2p, group};
+  try {
+    task(self);
+  } catch (const std::exception& error) {
+    p2p.abort(error.what());
+    throw;
+  }
+}
+
 std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task) {
-  const auto segment = P2pSegment::make(ranks);
-  const SegmentAddress address = segment->address();
+  const P2pJoin join = connect_p2p(ranks);
   return run_ranks(kind, ranks, [&](Group& group) {
-    PointToPoint p2p(Segment::open(address), group.rank(), ranks);
-    P2pRank self{p2p, group};
-    try {
-      task(self);
-    } catch (const std::exception& error) {
-      p2p.abort(error.what());
-      throw;
-    }
+    run_as(group, *join(group.rank(), kind), task);
   });
+}
+
+TwoRanks::TwoRanks(const P2pTask& task)
+    : process_([&] {
+        Group group(segment_, 1, 2, std::chrono::seconds(60));
+        run_as(group, *join_(1, Kind::kProcesses), [&](P2pRank& rank_1) {
+          rank_1.barrier();
+          task(rank_1);
+        });
+      }),
+      group_(segment_, 0, 2, std::chrono::seconds(60)),
+      p2p_(join_(0, Kind::kProcesses)),
+      self{*p2p_, group_} {
+  self.barrier();
+}
+
+void expect_parts(const std::string& text,
+                  const std::vector<std::string>& parts) {
+  for (const auto& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos)
+        << "no '" << part << "' in: " << text;
+  }
+}
+
+void sleep_on(P2pRank& /*self*/) {
+  for (;;) ::pause();
 }
 
 }  // namespace lockstep::shm

@@ -7,9 +7,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
 
-#include "lockstep/shm/point_to_point.h"
+#include "lockstep/shm/p2p_operation.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -38,9 +40,63 @@ class Awaited {
       std::make_shared<std::promise<Outcome>>();
 };
 
+/// The p2p of a rank, over shm/ or tcp/.
+class P2p {
+ public:
+  using milliseconds = std::chrono::milliseconds;
+
+  virtual ~P2p() = default;
+  virtual void send(int to, int tag, std::span<const std::byte> data,
+                    milliseconds timeout, P2pDone done) = 0;
+  virtual void receive(int from, int tag, std::span<std::byte> data,
+                       milliseconds timeout, P2pDone done) = 0;
+  virtual void receive_any(int tag, std::span<std::byte> data,
+                           milliseconds timeout, P2pDone done) = 0;
+  virtual void abort(const std::string& reason) = 0;
+};
+
+template <class PointToPoint>
+class P2pOver : public P2p {
+ public:
+  template <class... Args>
+  explicit P2pOver(Args&&... args) : p2p_(std::forward<Args>(args)...) {}
+  void send(int to, int tag, std::span<const std::byte> data,
+            milliseconds timeout, P2pDone done) override {
+    p2p_.send(to, tag, data, timeout, std::move(done));
+  }
+  void receive(int from, int tag, std::span<std::byte> data,
+               milliseconds timeout, P2pDone done) override {
+    p2p_.receive(from, tag, data, timeout, std::move(done));
+  }
+  void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
+                   P2pDone done) override {
+    p2p_.receive_any(tag, data, timeout, std::move(done));
+  }
+  void abort(const std::string& reason) override { p2p_.abort(reason); }
+
+ private:
+  PointToPoint p2p_;
+};
+
+/// The largest message that shm/ and tcp/ send without asking the receiver, and
+/// more messages than the receiver then has space for.
+inline constexpr size_t kSmallLimit = 4096;
+inline constexpr int kTooManySmall = 48;
+
+// test_shm and test_tcp define these, each for its own p2p.
+
+/// Connects the ranks. The result is called once by each rank, and returns its
+/// p2p.
+using P2pJoin = std::function<std::unique_ptr<P2p>(int rank, Kind kind)>;
+P2pJoin connect_p2p(int ranks);
+/// Returns the name of a rank in error messages: "rank 1 (host a, pid 7)".
+std::string name_of(int rank, pid_t pid);
+/// What an error says about a rank that is stopped.
+extern const char* const kStateOfStoppedRank;
+
 /// The p2p of a rank, and a group for the barriers of the tests.
 struct P2pRank {
-  PointToPoint& p2p;
+  P2p& p2p;
   Group& group;
   int rank() const { return group.rank(); }
   int ranks() const { return group.ranks(); }
@@ -56,7 +112,36 @@ struct P2pRank {
 
 using P2pTask = std::function<void(P2pRank&)>;
 
+/// Runs the task as the rank of `group`. If it fails, the other ranks are told.
+void run_as(Group& group, P2p& p2p, const P2pTask& task);
+
 /// Like run_ranks(), with a p2p for each rank.
 std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task);
+
+/// Rank 0 in this process, and rank 1 in another process that runs `task` after
+/// both have joined.
+class TwoRanks {
+ public:
+  explicit TwoRanks(const P2pTask& task);
+  pid_t pid() const { return process_.pid(); }
+  RankProcess& process() { return process_; }
+
+ private:
+  std::shared_ptr<const Segment> segment_ = Group::make_segment(2);
+  P2pJoin join_ = connect_p2p(2);
+  RankProcess process_;
+  Group group_;
+  std::unique_ptr<P2p> p2p_;
+
+ public:
+  P2pRank self;
+};
+
+/// Expects that `text` has all `parts`.
+void expect_parts(const std::string& text,
+                  const std::vector<std::string>& parts);
+
+/// A task that ends only when its process is killed.
+void sleep_on(P2pRank& self);
 
 }  // namespace lockstep::shm

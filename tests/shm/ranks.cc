@@ -21,6 +21,17 @@ std::string message_of(const std::function<void()>& task) {
 
 }  // namespace
 
+std::string InstanceName::operator()(
+    const testing::TestParamInfo<Kind>& instance) const {
+  return instance.param == Kind::kThreads ? "Threads" : "Processes";
+}
+
+std::string InstanceName::operator()(
+    const testing::TestParamInfo<std::tuple<Kind, int>>& instance) const {
+  const auto [kind, ranks] = instance.param;
+  return (*this)({kind, 0}) + std::to_string(ranks);
+}
+
 RankProcess::RankProcess(const std::function<void()>& task) {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) throw std::runtime_error("no pipe");

@@ -5,13 +5,24 @@
 #include <memory>
 #include <string>
 #include <sys/types.h>
+#include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "lockstep/shm/group.h"
 
 namespace lockstep::shm {
 
 enum class Kind { kThreads, kProcesses };
+
+/// Names instances of tests: "Threads", or "Threads4" if the number of ranks is
+/// a parameter, too.
+struct InstanceName {
+  std::string operator()(const testing::TestParamInfo<Kind>& instance) const;
+  std::string operator()(
+      const testing::TestParamInfo<std::tuple<Kind, int>>& instance) const;
+};
 
 using RankTask = std::function<void(Group&)>;
 

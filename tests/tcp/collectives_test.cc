@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/shm/numbers.h"
-#include "tests/tcp/mesh_ranks.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::collectives_test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/tcp/point_to_point.h"
-#include "tests/tcp/p2p_ranks.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::point_to_point_faults_test {
 namespace {
@@ -20,134 +20,25 @@ constexpr size_t kSmall = 64;
 constexpr size_t kLarge = 1 << 20;
 constexpr size_t kHuge = 64 << 20;  // more than sockets hold
 
-class WrongSizes
-    : public testing::TestWithParam<std::tuple<Kind, size_t, size_t>> {};
-
-TEST_P(WrongSizes, AreTheReceiversErrorAlone) {
-  const Kind kind = std::get<0>(GetParam());
-  const size_t sent = std::get<1>(GetParam());
-  const size_t expected = std::get<2>(GetParam());
-  const auto messages = run_p2p(kind, 2, [&](TcpRank& self) {
-    Message data(self.rank() == 1 ? sent : expected);
-    if (self.rank() == 1) {
-      self.send(0, 3, data).get();
-      self.send(0, 3, data).get();
-      return;
-    }
-    const std::string error = self.receive(1, 3, data).error();
-    require(error.find("rank 1 sent " + std::to_string(sent) +
-                       " bytes with tag 3, rank 0 receives " +
-                       std::to_string(expected)) != std::string::npos,
-            error);
-    // The next message arrives.
-    data.resize(sent);
-    self.receive(1, 3, data).get();
-  });
-  EXPECT_EQ(messages[0], "");
-  EXPECT_EQ(messages[1], "");
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, WrongSizes,
-    testing::Combine(testing::Values(Kind::kThreads, Kind::kProcesses),
-                     testing::Values(kSmall, kLarge),
-                     testing::Values(size_t{0}, size_t{32}, 2 * kLarge)));
-
-TEST(TcpPointToPoint, NamesAKilledRankInAReceiveWithinASecond) {
-  TwoRanks two(sleep_on);
-  Message data(kSmall);
-  auto received = two.self->receive(1, 3, data);
-  auto any = two.self->receive_any(4, data);
-  ::kill(two.pid(), SIGKILL);
-  const auto begin = Clock::now();
-  expect_parts(received.error(),
-               {"rank 1 (host a) ended",
-                "rank 0's receive from rank 1 (64 bytes, tag 3)"});
-  expect_parts(any.error(),
-               {"rank 1 (host a) ended", "rank 0's receive from any rank"});
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
-}
-
-TEST(TcpPointToPoint, NamesAKilledRankInASendWithinASecond) {
-  TwoRanks two(sleep_on);
-  const Message data(kLarge);
-  auto sent = two.self->send(1, 3, data);
-  ::kill(two.pid(), SIGKILL);
-  const auto begin = Clock::now();
-  expect_parts(sent.error(),
-               {"rank 1 (host a) ended",
-                "rank 0's send to rank 1 (1048576 bytes, tag 3)"});
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
-}
-
-TEST(TcpPointToPoint, NamesAKilledRankWhoseLargeMessageIsOnItsWay) {
-  TwoRanks two([](TcpRank& self) {
-    const Message data(kLarge);
-    auto sent = self.send(0, 3, data);
-    self.barrier();
-    sleep_on(self);
-  });
-  two.self->barrier();
-  ::kill(two.pid(), SIGKILL);
-  ASSERT_EQ(two.process().wait(), "signal 9");
-  Message data(kLarge);
-  expect_parts(two.self->receive(1, 3, data).error(),
-               {"rank 0", "rank 1 (host ", "(1048576 bytes, tag 3)"});
-}
-
 TEST(TcpPointToPoint, NamesARankThatIsKilledAmidALargeMessage) {
-  TwoRanks two([](TcpRank& self) {
+  TwoRanks two([](P2pRank& self) {
     Message data(kHuge);
     for (;;) self.receive(0, 3, data).get();
   });
   const Message data(kHuge);
-  two.self->send(1, 3, data).get();
-  auto sent = two.self->send(1, 3, data);
+  two.self.send(1, 3, data).get();
+  auto sent = two.self.send(1, 3, data);
   ::kill(two.pid(), SIGKILL);
   // It may have been sent just before.
   if (const auto error = sent.error(); error != "no error") {
     expect_parts(error, {"rank 1 (host a) ended", "rank 0's send to rank 1"});
   }
-  expect_parts(two.self->send(1, 3, data).error(), {"rank 1 (host a) ended"});
-}
-
-TEST(TcpPointToPoint, ReceivesWhatAKilledRankHadSent) {
-  TwoRanks two([](TcpRank& self) {
-    self.send(0, 3, noise(kSmall, 1)).get();
-    self.barrier();
-    sleep_on(self);
-  });
-  two.self->barrier();
-  ::kill(two.pid(), SIGKILL);
-  ASSERT_EQ(two.process().wait(), "signal 9");
-  Message data(kSmall);
-  EXPECT_EQ(two.self->receive(1, 3, data).get(), 1);
-  EXPECT_EQ(data, noise(kSmall, 1));
-  EXPECT_NE(two.self->receive(1, 3, data).error(), "no error");
-}
-
-TEST(TcpPointToPoint, NamesAStoppedRankAtTheTimeout) {
-  TwoRanks two(sleep_on);
-  ::kill(two.pid(), SIGSTOP);
-  int status = 0;
-  ASSERT_EQ(::waitpid(two.pid(), &status, WUNTRACED), two.pid());
-  two.self->timeout = milliseconds(300);
-  const auto begin = Clock::now();
-  Message in(kSmall);
-  const Message out(kLarge);
-  auto received = two.self->receive(1, 3, in);
-  auto sent = two.self->send(1, 4, out);
-  expect_parts(received.error(),
-               {"rank 0's receive from rank 1", "in time", "rank 1 (host a)"});
-  expect_parts(sent.error(),
-               {"rank 0's send to rank 1", "in time", "rank 1 (host a)"});
-  EXPECT_GE(Clock::now() - begin, milliseconds(300));
-  EXPECT_LT(Clock::now() - begin, milliseconds(1300));
+  expect_parts(two.self.send(1, 3, data).error(), {"rank 1 (host a) ended"});
 }
 
 // The caller may use its memory again, and other operations go on.
 TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
-  TwoRanks two([](TcpRank& self) {
+  TwoRanks two([](P2pRank& self) {
     // It stops when the first message is complete. The second is accepted then.
     Message first(kHuge), second(kHuge), small(kSmall);
     self.p2p.receive(
@@ -163,12 +54,12 @@ TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
     require(small == noise(kSmall, 4), "another message");
     self.send(0, 5, small).get();
   });
-  two.self->receive(1, 6, {}).get();
+  two.self.receive(1, 6, {}).get();
   const Message first(kHuge);
   Message second = noise(kHuge, 1);
-  auto sent = two.self->send(1, 3, first);
-  two.self->timeout = milliseconds(1500);
-  auto attempt = two.self->send(1, 3, second);
+  auto sent = two.self.send(1, 3, first);
+  two.self.timeout = milliseconds(1500);
+  auto attempt = two.self.send(1, 3, second);
   sent.get();
   int status = 0;
   ASSERT_EQ(::waitpid(two.pid(), &status, WUNTRACED), two.pid());
@@ -177,12 +68,12 @@ TEST(TcpPointToPoint, TimesOutWithARankThatStopsAmidALargeMessage) {
   expect_parts(attempt.error(), {"rank 0's send to rank 1", "in time"});
   EXPECT_LT(Clock::now() - begin, milliseconds(2500));
   second = Message();
-  two.self->timeout = std::chrono::seconds(60);
+  two.self.timeout = std::chrono::seconds(60);
   const Message small = noise(kSmall, 4);
-  two.self->send(1, 4, small).get();
+  two.self.send(1, 4, small).get();
   ::kill(two.pid(), SIGCONT);
   Message got(kSmall);
-  two.self->receive(1, 5, got).get();
+  two.self.receive(1, 5, got).get();
   EXPECT_EQ(got, small);
   EXPECT_EQ(two.process().wait(), "");
 }
@@ -193,7 +84,7 @@ TEST(TcpPointToPoint, SleepsWhileItWaits) {
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return static_cast<int64_t>(used.tv_sec) * 1000 + used.tv_nsec / 1'000'000;
   };
-  const auto messages = run_p2p(Kind::kThreads, 2, [&](TcpRank& self) {
+  const auto messages = run_p2p(Kind::kThreads, 2, [&](P2pRank& self) {
     // A large message whose data can't be sent, and receives without messages.
     const Message large(kLarge);
     Message in(kSmall);
@@ -218,7 +109,7 @@ class Timeouts : public testing::TestWithParam<int> {};
 // not used any more then, and messages with other tags pass all the same.
 TEST_P(Timeouts, LeaveTheConnectionUsable) {
   const int who = GetParam();  // the rank that gives up, or 2 for both
-  const auto messages = run_p2p(Kind::kThreads, 2, [&](TcpRank& self) {
+  const auto messages = run_p2p(Kind::kThreads, 2, [&](P2pRank& self) {
     const Message large = noise(kHuge / 16, 1), small = noise(kSmall, 2);
     const int other = 1 - self.rank();
     Message got_small(kSmall);
@@ -257,7 +148,7 @@ TEST_P(Timeouts, LeaveTheConnectionUsable) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Timeouts, testing::Values(0, 1, 2));
 
 TEST(TcpPointToPoint, WithdrawsAMessageThatTimedOut) {
-  const auto messages = run_p2p(Kind::kThreads, 2, [](TcpRank& self) {
+  const auto messages = run_p2p(Kind::kThreads, 2, [](P2pRank& self) {
     const Message first = noise(kLarge, 1), second = noise(kLarge, 2);
     if (self.rank() == 0) {
       self.timeout = milliseconds(1);
@@ -277,69 +168,10 @@ TEST(TcpPointToPoint, WithdrawsAMessageThatTimedOut) {
   EXPECT_EQ(messages[1], "");
 }
 
-class RanksThatLeave : public testing::TestWithParam<Kind> {};
+class TcpRanksThatLeave : public testing::TestWithParam<Kind> {};
 
-TEST_P(RanksThatLeave, AreNamedAfterTheirLastMessage) {
-  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
-    Message data(kSmall);
-    if (self.rank() == 1) {
-      self.send(0, 3, data).get();
-      return;
-    }
-    auto first = self.receive(1, 3, data);
-    Message more(kSmall);
-    auto second = self.receive(1, 3, more);
-    first.get();
-    second.get();
-  });
-  expect_parts(messages[0], {"rank 1 (host ", "left the group",
-                             "receive from rank 1 (64 bytes, tag 3)"});
-}
-
-TEST_P(RanksThatLeave, GetNothingMore) {
-  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
-    Message data(kSmall);
-    if (self.rank() == 1) return;
-    const std::string first = self.receive(1, 0, data).error();
-    require(first.find("left") != std::string::npos, first);
-    self.send(1, 3, data).get();
-  });
-  expect_parts(messages[0], {"left the group", "send to rank 1"});
-}
-
-TEST_P(RanksThatLeave, SayWhyTheyFailed) {
-  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
-    require(self.rank() == 0, "the disk is full");
-    Message data(kSmall);
-    self.receive(1, 3, data).get();
-  });
-  expect_parts(messages[0], {"rank 1 (host ", "failed: the disk is full"});
-}
-
-TEST_P(RanksThatLeave, EndAReceiveFromAnyOnlyTogether) {
-  const auto messages = run_p2p(GetParam(), 3, [](TcpRank& self) {
-    Message data(kSmall);
-    if (self.rank() == 1) return;
-    if (self.rank() == 2) {
-      // It waits until rank 0 has seen rank 1 leave.
-      self.receive(0, 0, data).get();
-      self.send(0, 7, data).get();
-      return;
-    }
-    auto any = self.receive_any(7, data);
-    Message other(kSmall);
-    require(self.receive(1, 0, other).error() != "no error", "rank 1");
-    self.send(2, 0, other).get();
-    require(any.get() == 2, "source");
-    self.receive_any(7, data).get();
-  });
-  expect_parts(messages[0],
-               {"rank 1 (host ", "rank 2 (host ", "receive from any rank"});
-  EXPECT_EQ(messages[2], "");
-}
-
-TEST_P(RanksThatLeave, EndTheirLargeSends) {
-  const auto messages = run_p2p(GetParam(), 2, [](TcpRank& self) {
+TEST_P(TcpRanksThatLeave, EndTheirLargeSends) {
+  const auto messages = run_p2p(GetParam(), 2, [](P2pRank& self) {
     Message data(kLarge);
     if (self.rank() == 1) {
       const auto pending = self.send(0, 3, data);
@@ -353,29 +185,9 @@ TEST_P(RanksThatLeave, EndTheirLargeSends) {
   expect_parts(messages[0], {"left the group", "(1048576 bytes, tag 3)"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatLeave,
+INSTANTIATE_TEST_SUITE_P(Ranks, TcpRanksThatLeave,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
-                         [](const auto& instance) {
-                           return instance.param == Kind::kThreads
-                                      ? std::string("Threads")
-                                      : std::string("Processes");
-                         });
-
-TEST(TcpPointToPoint, RefusesToSendToItselfOrToNoRank) {
-  auto [first, second] = connected_pair();
-  std::vector<Socket> sockets(2);
-  sockets[1] = std::move(first);
-  PointToPoint p2p(0, std::move(sockets), rank_names(2));
-  const shm::P2pDone never = [](const std::exception_ptr&, int) { FAIL(); };
-  Message data(kSmall);
-  const auto timeout = std::chrono::seconds(1);
-  for (const int rank : {-2, -1, 0, 2}) {
-    EXPECT_THROW(p2p.send(rank, 0, data, timeout, never), InvalidArgument);
-    EXPECT_THROW(p2p.receive(rank, 0, data, timeout, never), InvalidArgument);
-  }
-  PointToPoint alone(0, std::vector<Socket>(1), rank_names(1));
-  EXPECT_THROW(alone.receive_any(0, data, timeout, never), InvalidArgument);
-}
+                         shm::InstanceName());
 
 }  // namespace
 }  // namespace lockstep::tcp::point_to_point_faults_test

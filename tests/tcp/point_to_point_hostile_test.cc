@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/tcp/point_to_point.h"
-#include "tests/tcp/p2p_ranks.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::point_to_point_hostile_test {
 namespace {

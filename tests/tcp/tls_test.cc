@@ -10,8 +10,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tcp/collectives.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/tcp/mesh_ranks.h"
-#include "tests/tcp/p2p_ranks.h"
+#include "tests/shm/numbers.h"
+#include "tests/tcp/ranks.h"
 
 namespace lockstep::tcp::tls_test {
 namespace {
@@ -60,23 +60,11 @@ class TlsTest : public testing::Test {
 
 /// Runs an all-reduce of a few segments and a barrier, with an ordered sum.
 void sum_on(Mesh& mesh) {
-  std::vector<uint32_t> data(300'000, 1U << mesh.rank());
-  const Reduction reduction{
-      .element_bytes = sizeof(uint32_t),
-      .combine = [](std::span<const std::byte* const> inputs, std::byte* output,
-                    size_t elements) {
-        for (size_t i = 0; i < elements; ++i) {
-          uint32_t sum = 0;
-          for (const std::byte* input : inputs) {
-            sum += reinterpret_cast<const uint32_t*>(input)[i];
-          }
-          reinterpret_cast<uint32_t*>(output)[i] = sum;
-        }
-      }};
+  shm::Numbers data = shm::numbers_of(mesh.rank(), 300'000);
   mesh.begin({.operation = shm::Operation::kAllReduce},
              std::chrono::seconds(60));
-  all_reduce(mesh, std::as_writable_bytes(std::span(data)), reduction);
-  EXPECT_EQ(data, std::vector<uint32_t>(data.size(), (1U << mesh.ranks()) - 1));
+  all_reduce(mesh, shm::bytes_of(data), shm::chained());
+  EXPECT_EQ(data, shm::reduced(mesh.ranks(), data.size()));
   mesh.begin({.operation = shm::Operation::kBarrier}, std::chrono::seconds(60));
   barrier(mesh);
 }
@@ -88,7 +76,7 @@ TEST_F(TlsTest, RanksSumOverEncryptedConnections) {
 }
 
 TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
-  const auto errors = run_listening_p2p(3, [](TcpRank& self) {
+  const auto errors = run_listening_p2p(3, [](P2pRank& self) {
     const int next = (self.rank() + 1) % self.ranks();
     const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
     for (const size_t bytes : {0, 8, 4096, 100'000, 5'000'000}) {
@@ -110,7 +98,7 @@ TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
 }
 
 TEST_F(TlsTest, AMessageThatTimesOutLeavesTheConnectionUsable) {
-  const auto errors = run_listening_p2p(2, [](TcpRank& self) {
+  const auto errors = run_listening_p2p(2, [](P2pRank& self) {
     const Message large = noise(16 << 20, 1), small = noise(8, 2);
     Message got(large.size()), got_small(8);
     for (int round = 0; round < 5; ++round) {

@@ -12,7 +12,6 @@
 #include "lockstep/base/printable.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/failure/failure.h"
-#include "lockstep/launch/rendezvous/master.h"
 #include "lockstep/launch/workers/hang.h"
 #include "lockstep/launch/workers/worker_failures.h"
 #include "lockstep/shm/fixed_text.h"
@@ -172,7 +171,7 @@ void Agent::watch_workers() {
     }
     handle(Tick());
     if (since_reaped.seconds() > kReapEveryS) {
-      team_.reap_orphans();
+      team_.reap_leftovers();
       since_reaped.restart();
     }
     wait_for_events(state_.is_ending() ? kEndingPollMs : timeout_ms);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <poll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,10 +24,19 @@ constexpr double kDescribeTimeoutS = 2;
 constexpr const char* kLatest = "latest group";
 constexpr const char* kRefused = "refused";
 
+// Returns the number of workers on the nodes [0, end): those of `role`, or all
+// if it is null.
+int count_workers(const std::vector<Node>& nodes, size_t end,
+                  const std::string* role = nullptr) {
+  int count = 0;
+  for (size_t i = 0; i < end; ++i) {
+    if (role == nullptr || nodes[i].role == *role) count += nodes[i].workers;
+  }
+  return count;
+}
+
 std::string member_key(int member) { return fmt::format("member/{}", member); }
 std::string group_key(int attempt) { return fmt::format("group/{}", attempt); }
-
-json parse(const std::string& text) { return try_parse_json(text); }
 
 std::string number_of_nodes(const RunOptions& options) {
   if (!options.is_elastic()) return counted(options.nodes, "node");
@@ -63,7 +73,7 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
   // A claimed key is never released. If its holder is gone, the next key of the
   // same rank can be claimed.
   for (int claim = 0;; ++claim) {
-    const Node holder = node_from_json(parse(store.claim(
+    const Node holder = node_from_json(try_parse_json(store.claim(
         fmt::format("node/{}/{}", self.wanted_rank, claim), own_entry)));
     if (holder.member == self.member) return;
     if (is_gone(store, holder.member)) continue;
@@ -94,7 +104,7 @@ std::optional<Node> find_member(JobStore& store, int member) {
   const auto text =
       store.get_unless(gone_key(member), member_key(member), kDescribeTimeoutS);
   if (!text) return std::nullopt;
-  return node_from_json(parse(*text));
+  return node_from_json(try_parse_json(*text));
 }
 
 bool is_among(const std::vector<Node>& nodes, int member) {
@@ -154,7 +164,7 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
   if (!text) return std::nullopt;
   Group group;
   group.node_rank = -1;
-  for (const json& entry : parse(*text)) {
+  for (const json& entry : try_parse_json(*text)) {
     const Node node = node_from_json(entry);
     if (node.member == member) {
       group.node_rank = static_cast<int>(group.nodes.size());
@@ -165,6 +175,58 @@ std::optional<Group> find_group(JobStore& store, int attempt, int member) {
 }
 
 }  // namespace
+
+std::string Node::text() const {
+  return fmt::format("{} (agent {})", host, pid);
+}
+
+nlohmann::json to_json(const Node& node) {
+  return {{"host", node.host},       {"pid", node.pid},
+          {"workers", node.workers}, {"role", node.role},
+          {"member", node.member},   {"wanted_rank", node.wanted_rank}};
+}
+
+Node node_from_json(const nlohmann::json& json) {
+  try {
+    Node node{.host = json.at("host").get<std::string>(),
+              .pid = json.at("pid").get<int>(),
+              .workers = json.at("workers").get<int>(),
+              .role = json.at("role").get<std::string>(),
+              .member = json.at("member").get<int>(),
+              .wanted_rank = json.at("wanted_rank").get<int>()};
+    if (node.workers >= 1 && node.workers <= 4096) return node;
+  } catch (const nlohmann::json::exception&) {
+  }
+  throw LaunchError({.code = ErrorCode::kRendezvousFailed,
+                     .what = "the job's store holds a malformed description "
+                             "of a node",
+                     .fix = "is another program using this port?"});
+}
+
+const Node& Group::self() const {
+  return nodes.at(static_cast<size_t>(node_rank));
+}
+int Group::first_rank() const {
+  return count_workers(nodes, static_cast<size_t>(node_rank));
+}
+int Group::world_size() const { return count_workers(nodes, nodes.size()); }
+int Group::first_role_rank() const {
+  return count_workers(nodes, static_cast<size_t>(node_rank), &self().role);
+}
+int Group::role_world_size() const {
+  return count_workers(nodes, nodes.size(), &self().role);
+}
+
+void Deadline::pause_or_throw(Problem problem) const {
+  check_stop_();
+  if (watch_.seconds() > limit_s_) {
+    problem.got =
+        fmt::format("{} after {:g} s (--rdzv-conf join_timeout=...)",
+                    problem.got.empty() ? "none" : problem.got, limit_s_);
+    throw LaunchError(problem);
+  }
+  ::poll(nullptr, 0, kPollMs);
+}
 
 std::string gone_key(int member) { return fmt::format("gone/{}", member); }
 

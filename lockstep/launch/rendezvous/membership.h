@@ -1,18 +1,72 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/launch/options/run_options.h"
-#include "lockstep/launch/rendezvous/deadline.h"
 #include "lockstep/launch/rendezvous/job_store.h"
-#include "lockstep/launch/rendezvous/node.h"
 
 // Decides which nodes a job has. Every agent that arrives is a member with a
 // number. The agent that serves the store decides which members take part in an
 // attempt. It takes part in all attempts. With --nnodes MIN:MAX, nodes may join
 // and leave between attempts.
 namespace lockstep::launch {
+
+/// Description of a node that its agent sends to the other agents.
+struct Node {
+  std::string host;
+  int pid = 0;      ///< process id of the agent
+  int workers = 1;  ///< number of workers on this node
+  std::string role;
+  int member = 0;        ///< number in the order of arrival
+  int wanted_rank = -1;  ///< --node-rank; -1: not set
+
+  std::string text() const;  ///< "host (agent 123)"
+};
+
+nlohmann::json to_json(const Node& node);
+/// Throws LaunchError if `json` does not describe a node.
+Node node_from_json(const nlohmann::json& json);
+
+/// The nodes of a job, in order of node rank, as seen from one of them.
+struct Group {
+  int node_rank = 0;
+  std::vector<Node> nodes;
+
+  const Node& self() const;
+  int first_rank() const;  ///< first rank of this node's workers
+  int world_size() const;
+  int first_role_rank() const;  ///< among the workers of this node's role
+  int role_world_size() const;
+};
+
+/// A function that is called often while an agent waits for others. It may
+/// throw to stop the wait.
+using CheckStop = std::function<void()>;
+
+/// The deadline of an agent that waits for others, `limit_s` seconds after its
+/// construction.
+class Deadline {
+ public:
+  static constexpr int kPollMs = 50;
+
+  Deadline(double limit_s, const CheckStop& check_stop)
+      : limit_s_(limit_s), check_stop_(check_stop) {}
+
+  /// Sleeps for kPollMs. After the deadline, throws LaunchError with `problem`,
+  /// whose `got` says what has arrived so far ("": nothing).
+  void pause_or_throw(Problem problem) const;
+
+ private:
+  const double limit_s_;
+  const CheckStop& check_stop_;
+  const Stopwatch watch_;
+};
 
 /// Key of the job that counts the members.
 inline constexpr const char* kMembersKey = "members";

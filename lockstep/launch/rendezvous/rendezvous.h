@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/control/control_block.h"
 #include "lockstep/launch/options/run_options.h"
-#include "lockstep/launch/rendezvous/deadline.h"
 #include "lockstep/launch/rendezvous/job_store.h"
-#include "lockstep/launch/rendezvous/node.h"
+#include "lockstep/launch/rendezvous/membership.h"
 
 namespace lockstep::launch {
 
@@ -44,5 +44,20 @@ Rendezvous join_rendezvous(const RunOptions& options,
 void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
                      const std::vector<int>& staying, int attempt,
                      const CheckStop& check_stop);
+
+/// Admits the workers of `round` to the agents' store. Returns MASTER_ADDR and
+/// MASTER_PORT: a free port of node 0, which its agent publishes under a key of
+/// this attempt, or the port that the user chose. Throws LaunchError.
+///
+/// They are for programs that do not use Lockstep. In those, rank 0 serves a
+/// separate store, as with a torchrun agent that does not share its store.
+/// Programs that use Lockstep connect to the agents' store instead.
+Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
+                     int round);
+
+/// Writes the store's address, and the key that admits the worker in this round
+/// only, into the slot of each worker of this node.
+void grant_store_access(const Rendezvous& rendezvous,
+                        const control::ControlBlock& block, int round);
 
 }  // namespace lockstep::launch

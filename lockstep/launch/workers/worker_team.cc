@@ -8,14 +8,15 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/process.h"
 #include "lockstep/launch/failure/clock.h"
+#include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
-#include "lockstep/launch/workers/worker_environment.h"
 #include "lockstep/shm/futex.h"
 
 namespace lockstep::launch {
@@ -108,7 +109,60 @@ ChildProcess start_worker(const ChildOptions& plan) {
   }
 }
 
+std::string joined(const std::vector<int>& signals) {
+  std::string names;
+  for (const int signal : signals) {
+    names += (names.empty() ? "" : ",") + signal_name(signal);
+  }
+  return names;
+}
+
 }  // namespace
+
+std::map<std::string, std::string> worker_variables(
+    const RunOptions& options, const Group& group, const Endpoint& master,
+    int local_rank, int attempt, size_t core_count,
+    const std::string& error_file) {
+  std::map<std::string, std::string> variables = options.environment;
+  const auto set = [&](const char* name, const std::string& value) {
+    variables[name] = value;
+  };
+  const auto number = [&](const char* name, int value) {
+    set(name, std::to_string(value));
+  };
+  number("LOCAL_RANK", local_rank);
+  number("RANK", group.first_rank() + local_rank);
+  number("GROUP_RANK", group.node_rank);
+  number("ROLE_RANK", group.first_role_rank() + local_rank);
+  set("ROLE_NAME", options.role);
+  number("LOCAL_WORLD_SIZE", options.workers);
+  number("WORLD_SIZE", group.world_size());
+  number("GROUP_WORLD_SIZE", static_cast<int>(group.nodes.size()));
+  number("ROLE_WORLD_SIZE", group.role_world_size());
+  set("MASTER_ADDR", master.host);
+  number("MASTER_PORT", master.port);
+  number("TORCHELASTIC_RESTART_COUNT", attempt);
+  number("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
+  set("TORCHELASTIC_RUN_ID", options.run_id);
+  // The agents' store requires a proof of the secret, which c10d::TCPStore
+  // can't give.
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
+  set("TORCHELASTIC_ERROR_FILE", error_file);
+  if (options.pins_cores) {
+    set(kCoresVariable, fmt::format("{}", fmt::join(allowed_cores(), ",")));
+  }
+  // A value that the user set is kept.
+  if (!env("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
+    variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  }
+  if (options.omp_threads > 0) {
+    number("OMP_NUM_THREADS", options.omp_threads);
+  } else if (!env("OMP_NUM_THREADS")) {
+    variables.try_emplace("OMP_NUM_THREADS", std::to_string(core_count));
+  }
+  return variables;
+}
 
 WorkerTeam::WorkerTeam(const RunOptions& options,
                        const std::vector<std::string>& command,
@@ -119,9 +173,7 @@ WorkerTeam::WorkerTeam(const RunOptions& options,
       logs_(logs),
       block_(block),
       out_(out),
-      err_(err) {
-  orphans_.ignore(watchdog_.pid());
-}
+      err_(err) {}
 
 void WorkerTeam::begin(const Group& group, const Endpoint& master,
                        int attempt) {
@@ -141,8 +193,7 @@ void WorkerTeam::begin(const Group& group, const Endpoint& master,
       continue;
     }
     if (index < former.size()) {
-      watchdog_.remove(former[index].process.pid());
-      orphans_.stop_ignoring(former[index].process.pid());
+      leftovers_.remove_worker(former[index].process.pid());
     }
     assign_rank(group, attempt, rank);
     workers_.push_back(start(group, master, attempt, rank));
@@ -197,8 +248,7 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
   slot.can_wait = 0;
   slot.waits_after = 0;
   ChildProcess process = start_worker(plan);
-  watchdog_.add(process.pid());
-  orphans_.ignore(process.pid());
+  leftovers_.add_worker(process.pid());
   to_out.close_worker_end();
   to_err.close_worker_end();
   return {.rank = group.first_rank() + local_rank,
@@ -265,7 +315,7 @@ void WorkerTeam::kill_leftovers() const {
   for (const Worker& worker : workers_) {
     if (!worker.process.is_running()) worker.process.send(SIGKILL);
   }
-  orphans_.kill_all();
+  leftovers_.kill_all();
 }
 
 }  // namespace lockstep::launch

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,11 +13,19 @@
 #include "lockstep/launch/output/log_files.h"
 #include "lockstep/launch/output/worker_stream.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
-#include "lockstep/launch/rendezvous/node.h"
-#include "lockstep/launch/workers/orphan_reaper.h"
-#include "lockstep/launch/workers/watchdog.h"
+#include "lockstep/launch/rendezvous/membership.h"
+#include "lockstep/launch/workers/leftovers.h"
 
 namespace lockstep::launch {
+
+/// Returns the environment variables of a worker, with torchrun's names: RANK,
+/// WORLD_SIZE, MASTER_ADDR and so on. They replace those that the options add.
+/// The worker has `core_count` cores. `attempt` is the number of earlier
+/// attempts.
+std::map<std::string, std::string> worker_variables(
+    const RunOptions& options, const Group& group, const Endpoint& master,
+    int local_rank, int attempt, size_t core_count,
+    const std::string& error_file);
 
 /// A worker of this node.
 struct Worker {
@@ -75,8 +84,8 @@ class WorkerTeam {
   void send(int signal, Targets targets = Targets::kAll) const;
   /// Kills all processes that ended workers have left behind.
   void kill_leftovers() const;
-  /// Reaps orphans that have ended.
-  void reap_orphans() const { orphans_.reap(); }
+  /// Reaps such processes that have ended.
+  void reap_leftovers() const { leftovers_.reap(); }
 
  private:
   Worker start(const Group& group, const Endpoint& master, int attempt,
@@ -89,10 +98,8 @@ class WorkerTeam {
   const control::ControlBlock block_;
   Console& out_;
   Console& err_;
-  // Members are destroyed in reverse order: the workers first, the watchdog
-  // last.
-  Watchdog watchdog_;
-  OrphanReaper orphans_;
+  // Members are destroyed in reverse order: the workers come first.
+  Leftovers leftovers_;
   std::vector<Worker> workers_;
 };
 

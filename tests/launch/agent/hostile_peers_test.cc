@@ -22,11 +22,6 @@ namespace {
 class HostilePeersOfAgents : public testing::Test {
  protected:
   HostilePeersOfAgents() {
-    auto beside = std::async(std::launch::async, [this] {
-      return join_rendezvous(options_, never_stop);
-    });
-    agents_.push_back(join_rendezvous(options_, never_stop));
-    agents_.push_back(beside.get());
     for (Rendezvous& rendezvous : agents_) {
       rendezvous.store.set_prefix(rendezvous.prefix + "attempt 0/");
       rendezvous.store.begin_round(0, 2);
@@ -46,7 +41,7 @@ class HostilePeersOfAgents : public testing::Test {
 
   store::Identity worker(int rank) const {
     return {.role = store::Role::kWorker,
-            .run_id = options_.run_id,
+            .run_id = pair_.options.run_id,
             .rank = rank,
             .world_size = 2};
   }
@@ -66,8 +61,8 @@ class HostilePeersOfAgents : public testing::Test {
     }
   }
 
-  const RunOptions options_ = two_nodes(free_endpoint());
-  std::vector<Rendezvous> agents_;
+  Pair pair_;
+  std::vector<Rendezvous>& agents_ = pair_.agents;
 };
 
 TEST_F(HostilePeersOfAgents, AWorkerCantEndTheJobInAnAgentsName) {
@@ -83,7 +78,8 @@ TEST_F(HostilePeersOfAgents, AWorkerCantEndTheJobInAnAgentsName) {
 TEST_F(HostilePeersOfAgents, AnAgentCantSayThatAnotherOneLeft) {
   agents_[0].store.set("left/0", "no");
   // Acts as another process, because tokens belong to processes.
-  store::Identity who{.role = store::Role::kAgent, .run_id = options_.run_id};
+  store::Identity who{.role = store::Role::kAgent,
+                      .run_id = pair_.options.run_id};
   who.token[0] = static_cast<uint8_t>(who.token[0] ^ 1);
   store::Client other(client(who, store::loopback_secret().key_of(who)));
   EXPECT_TRUE(is_error(error_of<store::RequestRefused>([&] {
@@ -96,7 +92,7 @@ TEST_F(HostilePeersOfAgents, AnAgentCantSayThatAnotherOneLeft) {
 
 TEST_F(HostilePeersOfAgents, WhoKnowsNoSecretIsNotHeard) {
   const store::Identity agent{.role = store::Role::kAgent,
-                              .run_id = options_.run_id};
+                              .run_id = pair_.options.run_id};
   for (const auto& guess : {store::no_secret(), store::JobSecret("password"),
                             store::JobSecret::random()}) {
     EXPECT_TRUE(is_error(error_of<CommError>([&] {

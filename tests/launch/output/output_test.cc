@@ -8,7 +8,6 @@
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/launch/output/console.h"
-#include "lockstep/launch/output/line_output.h"
 #include "lockstep/launch/output/worker_stream.h"
 #include "tests/base/temporary_folder.h"
 

@@ -2,15 +2,16 @@
 
 #include <atomic>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
-#include "lockstep/launch/rendezvous/membership.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/launch/two_agents.h"
@@ -185,6 +186,34 @@ TEST(Rendezvous, NeedsAPortForSeveralNodes) {
   EXPECT_TRUE(is_error(
       error_of<LaunchError>([&] { join_rendezvous(options, never_stop); }),
       ErrorCode::kBadOption, {"--master-addr", "--master-port"}));
+}
+
+TEST(Master, OfSeveralNodesIsWhereNode0SaysItIs) {
+  Pair pair;
+  auto other = std::async(std::launch::async, [&] {
+    return begin_round(pair.agents[1], pair.options, 0).text();
+  });
+  const auto own = begin_round(pair.agents[0], pair.options, 0).text();
+  EXPECT_EQ(own, other.get());
+  EXPECT_NE(own, pair.options.endpoint);
+  EXPECT_TRUE(own.starts_with("127.0.0.1:")) << own;
+}
+
+TEST(JobStore, ThatIsLostIsAskedNoMore) {
+  auto pair = std::make_optional<Pair>();
+  const size_t joiner = pair->agents[0].serves_store ? 1 : 0;
+  JobStore store(std::move(pair->agents[joiner].store));
+  pair.reset();
+  const auto why = [&] {
+    return error_of<LaunchError>([&] { store.get("x"); });
+  };
+  const std::string first = why();
+  const std::string later = why();
+  for (const std::string& text : {first, later}) {
+    EXPECT_TRUE(is_error(text, ErrorCode::kStoreUnreachable,
+                         {store.endpoint().text()}));
+  }
+  EXPECT_NE(first, later) << "it was asked again";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lockstep/launch/workers/worker_environment.h"
+#include "lockstep/launch/workers/worker_team.h"
 
 #include <cstdlib>
 
