@@ -83,7 +83,7 @@ Client::Channel::Channel(FileDescriptor socket, const Identity& who,
   const Challenge challenge = decode_challenge(answer);
   if (challenge.version != kProtocolVersion) {
     throw CommError(
-        {.code = ErrorCode::kStoreVersion,
+        {.code = ErrorCode::kStoreProtocol,
          .what = "the job's store is of another version of Lockstep",
          .expected = fmt::format("protocol {}", kProtocolVersion),
          .got = std::to_string(challenge.version),
@@ -94,7 +94,7 @@ Client::Channel::Channel(FileDescriptor socket, const Identity& who,
   const auto reply = handshake.decode_admission_reply(receive(deadline));
   if (!reply) {
     throw CommError(
-        {.code = ErrorCode::kWrongSecret,
+        {.code = ErrorCode::kBadSecret,
          .what = "the store at " +
                  SocketAddress::of_peer(socket_.get()).text() + " and " +
                  who.text() + " know different secrets",
