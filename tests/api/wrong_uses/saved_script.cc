@@ -6,6 +6,6 @@
 
 int main() {
   const lockstep::DataParallel model(torch::jit::load("net.pt"),
-                                     lockstep::devices("cpu:2"));
+                                     lockstep::devices("2xcpu"));
   torch::save(model, "copy.pt");
 }

@@ -6,7 +6,7 @@
 
 int main() {
   const torch::nn::Linear net(2, 2);
-  const lockstep::DataParallel model(net, lockstep::devices("cpu:2"));
-  const lockstep::DataParallel twice(model, lockstep::devices("cpu:2"));
+  const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
+  const lockstep::DataParallel twice(model, lockstep::devices("2xcpu"));
   return twice->is_training() ? 0 : 1;
 }
