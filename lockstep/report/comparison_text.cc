@@ -9,9 +9,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/tables/comparison_sections.h"
-#include "lockstep/report/tables/dp_against_ddp.h"
-#include "lockstep/report/tables/reading.h"
-#include "lockstep/report/time_line_text.h"
 
 namespace lockstep::report {
 namespace {

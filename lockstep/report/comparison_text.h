@@ -4,6 +4,7 @@
 
 #include "lockstep/report/colour.h"
 #include "lockstep/report/comparison/comparison.h"
+#include "lockstep/report/comparison/time_line.h"
 
 namespace lockstep::report {
 
@@ -11,5 +12,9 @@ namespace lockstep::report {
 /// line exceeds: the tables, the time lines, and how to read them.
 std::string to_text(const Comparison& comparison, Colour colour,
                     int width = 80);
+
+/// Returns a row of characters for each lane, for a terminal of `width`
+/// columns. The locale determines the characters.
+std::string to_text(const TimeLine& line, int width, Colour colour);
 
 }  // namespace lockstep::report

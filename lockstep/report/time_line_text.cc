@@ -1,5 +1,3 @@
-#include "lockstep/report/time_line_text.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/axis.h"
+#include "lockstep/report/comparison_text.h"
 
 namespace lockstep::report {
 namespace {

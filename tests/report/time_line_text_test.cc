@@ -1,5 +1,3 @@
-#include "lockstep/report/time_line_text.h"
-
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/table.h"
+#include "lockstep/report/comparison_text.h"
 #include "tests/report/canned_time_line.h"
 #include "tests/report/texts.h"
 

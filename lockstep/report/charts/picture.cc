@@ -5,7 +5,6 @@
 #include "lockstep/report/charts/style.h"
 #include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/tables/comparison_sections.h"
-#include "lockstep/report/tables/reading.h"
 
 namespace lockstep::report {
 namespace {

@@ -7,9 +7,6 @@
 #include "lockstep/report/page/command_text.h"
 #include "lockstep/report/page/page.h"
 #include "lockstep/report/tables/comparison_sections.h"
-#include "lockstep/report/tables/dp_against_ddp.h"
-#include "lockstep/report/tables/reading.h"
-#include "lockstep/report/tables/record_sections.h"
 #include "lockstep/report/tables/topology_sections.h"
 
 namespace lockstep::report {

@@ -1,5 +1,3 @@
-#include "lockstep/report/tables/dp_against_ddp.h"
-
 #include <algorithm>
 #include <functional>
 
@@ -7,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
 namespace {

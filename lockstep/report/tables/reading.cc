@@ -1,5 +1,3 @@
-#include "lockstep/report/tables/reading.h"
-
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -9,6 +7,7 @@
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/comparison/time_line.h"
+#include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
 namespace {

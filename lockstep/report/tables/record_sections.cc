@@ -1,5 +1,3 @@
-#include "lockstep/report/tables/record_sections.h"
-
 #include <algorithm>
 #include <ctime>
 #include <set>
@@ -10,6 +8,7 @@
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
 namespace {

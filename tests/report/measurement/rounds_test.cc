@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/report/tables/reading.h"
+#include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 
 namespace lockstep::report::rounds_test {

@@ -1,5 +1,3 @@
-#include "lockstep/report/tables/dp_against_ddp.h"
-
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -7,6 +5,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/report/comparison_text.h"
 #include "lockstep/report/page/comparison_page.h"
+#include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 
 namespace lockstep::report {

@@ -1,5 +1,3 @@
-#include "lockstep/report/tables/reading.h"
-
 #include <string>
 
 #include <gtest/gtest.h>

@@ -1,10 +1,9 @@
-#include "lockstep/report/tables/record_sections.h"
-
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 
 namespace lockstep::report {
