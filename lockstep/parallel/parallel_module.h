@@ -55,7 +55,7 @@ class ParallelModuleBase {
   /// gradients of a backward whose forward ran under it, and those of a
   /// train_step() without an optimizer, are added only to this rank's .grad.
   /// The next synced backward or train_step() sums all of them over the ranks.
-  /// A program may use both: see LocalGradients for the weights of uneven
+  /// A program may use both. docs/ddp.md has the weights of uneven
   /// batches.
   [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
 

@@ -31,6 +31,6 @@ struct GradBucket {
 /// backward. It may block, and may make any number of calls to the ProcessGroup
 /// (a separate group), the same calls on every rank.
 using CommHook =
-    std::function<void(const ProcessGroup& world, GradBucket& bucket)>;
+    std::function<void(const ProcessGroup& group, GradBucket& bucket)>;
 
 }  // namespace lockstep
