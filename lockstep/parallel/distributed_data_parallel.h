@@ -22,8 +22,8 @@ namespace lockstep {
 /// DistributedDataParallel for C++: one replica of a module on each rank.
 /// Gradients are averaged over the ranks during the backward.
 ///
-///     auto world = lockstep::init();
-///     auto model = lockstep::DistributedDataParallel(net, world);
+///     auto group = lockstep::init();
+///     auto model = lockstep::DistributedDataParallel(net, group);
 ///     auto loss = torch::cross_entropy_loss(model->forward(x), y);
 ///     loss.backward();
 ///     optimizer.step();

@@ -137,6 +137,16 @@ class Checks(unittest.TestCase):
         self.expect_finding("public_headers", {"docs/api.md": ""},
                             "no row for lockstep/lockstep.h")
 
+    def test_public_headers_finds_too_many(self):
+        names = [f"lockstep/base/h{i}.h" for i in range(100)]
+        self.expect_finding(
+            "public_headers",
+            {**{name: "#pragma once\n" for name in names},
+             "cmake/public_headers.txt": "\n".join(names) + "\n",
+             "docs/api.md": "".join(f"| `{name}` | x |\n" for name in
+                                    [*names, "lockstep/base/version.h"])},
+            "101 public headers")
+
     def test_public_headers_finds_torch_that_is_not_included(self):
         self.expect_finding(
             "public_headers",

@@ -36,6 +36,9 @@ bundled=$(cached LOCKSTEP_INSTALL_TORCH)
 environment=$(dirname "$(dirname "$(realpath -s \
   "$(cached LOCKSTEP_PYTHON)")")")
 hidden=()
+# Options for a build with the same LibTorch.
+mapfile -t torch < <(grep -E '^(Torch_DIR|LOCKSTEP_PYTHON):' \
+  "$build/CMakeCache.txt" | sed 's/^/-D/')
 
 # as_user COMMAND...: runs it in $work, as a user who is not root.
 as_user() (
@@ -203,7 +206,7 @@ package)
   mv "$work/first" "$work/prefix"
   has_front_door "$work/prefix/include"
   cmake -G Ninja -S "$source" -B "$work/core_only" -DLOCKSTEP_CORE_ONLY=ON \
-    -DLOCKSTEP_PYTHON="$(cached LOCKSTEP_PYTHON)" >"$work/configure.log"
+    "${torch[@]}" >"$work/configure.log"
   cmake --install "$work/core_only" --component headers \
     --prefix "$work/core_headers" >"$work/install.log"
   has_front_door "$work/core_headers/include"
@@ -255,9 +258,6 @@ deb)
   compare_with_pytorch "$work/root/usr"
   ;;
 subdirectory)
-  torch=$(grep -E '^(Torch_DIR|LOCKSTEP_PYTHON):' "$build/CMakeCache.txt" |
-    sed 's/^/-D/')
-  mapfile -t torch <<<"$torch"
   for compiler in "$own" "$other"; do
     # Users who build Lockstep themselves have their own LibTorch.
     cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \

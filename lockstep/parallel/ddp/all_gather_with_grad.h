@@ -14,19 +14,19 @@ namespace lockstep {
 /// Use it for a loss that compares the samples of a batch with each other. Each
 /// rank computes the loss of the whole batch from the result:
 ///
-///     auto z = lockstep::all_gather_with_grad(world, model->forward(x));
-///     auto loss = info_nce(z, lockstep::all_gather_with_grad(world, views));
+///     auto z = lockstep::all_gather_with_grad(group, model->forward(x));
+///     auto loss = info_nce(z, lockstep::all_gather_with_grad(group, views));
 ///     loss.backward();
 ///
 /// DistributedDataParallel averages the gradients over the ranks, which gives
 /// the gradients of the loss of the whole batch. With GradientAverage::kNone,
-/// divide the loss by world.size().
+/// divide the loss by group.size().
 ///
 /// Both the call and its backward are collective: each rank must call both, in
 /// the same order. `tensor` must have the same type and shape on all ranks, and
 /// must require grad on all of them or on none. Otherwise each rank throws
-/// ParallelError. With a world size of one, returns `tensor`.
-torch::Tensor all_gather_with_grad(const ProcessGroup& world,
+/// ParallelError. In a group of one rank, returns `tensor`.
+torch::Tensor all_gather_with_grad(const ProcessGroup& group,
                                    const torch::Tensor& tensor);
 
 }  // namespace lockstep

@@ -14,12 +14,12 @@ namespace lockstep {
 ///
 ///     norm = register_module(
 ///         "norm", lockstep::SyncBatchNorm(torch::nn::BatchNormOptions(64),
-///                                         world));
+///                                         group));
 ///
 /// The input is [N, C, ...], and the output has the same shape. Use it in place
 /// of BatchNorm in the module's source. There is no conversion function,
 /// because the members of C++ modules are typed. In training only, forward()
-/// and its backward are collective on `world`.
+/// and its backward are collective on `group`.
 ///
 /// The statistics couple the losses of the ranks, so the losses themselves must
 /// be weighted. With batches of different sizes, divide each rank's summed loss
@@ -28,7 +28,7 @@ namespace lockstep {
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
-                    const ProcessGroup& world);
+                    const ProcessGroup& group);
 
   void reset() override;
   void pretty_print(std::ostream& stream) const override;

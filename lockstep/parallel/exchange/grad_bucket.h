@@ -33,6 +33,6 @@ struct GradBucket {
 /// only the hook uses. In train_step(), it is the group of the wrapper, so no
 /// other thread of this process may use that group during the step.
 using CommHook =
-    std::function<void(const ProcessGroup& world, GradBucket& bucket)>;
+    std::function<void(const ProcessGroup& group, GradBucket& bucket)>;
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ class PowerSGD {
  public:
   /// Throws InvalidArgument for invalid options.
   explicit PowerSGD(const PowerSGDOptions& options);
-  void operator()(const ProcessGroup& world, GradBucket& bucket);
+  void operator()(const ProcessGroup& group, GradBucket& bucket);
 
   /// Draws the first factors of `parameters` now, in this order. Needed for a
   /// run that will be saved. Otherwise the factors are drawn bucket by bucket
