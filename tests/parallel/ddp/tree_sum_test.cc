@@ -29,14 +29,14 @@ TEST_P(TreeSums, HaveTheSameBitsByPieces) {
                 for (const int64_t count : {1, 4, 1000, 100'003}) {
                   Tensor by_world = numbers_of(world.rank(), count);
                   Tensor by_pieces = by_world.clone();
-                  tree_all_reduce(world, by_world, TreeSum::kByWorld);
+                  tree_all_reduce(world, by_world, TreeSum::kByGroup);
                   tree_all_reduce(world, by_pieces, TreeSum::kByPieces);
                   ASSERT_TRUE(torch::equal(by_world, by_pieces)) << count;
 
                   Tensor at_root = numbers_of(world.rank(), count);
                   Tensor piece_at_root = at_root.clone();
                   const int root = world.size() - 1;
-                  tree_reduce(world, at_root, root, TreeSum::kByWorld);
+                  tree_reduce(world, at_root, root, TreeSum::kByGroup);
                   tree_reduce(world, piece_at_root, root, TreeSum::kByPieces);
                   if (world.rank() == root) {
                     ASSERT_TRUE(torch::equal(at_root, piece_at_root)) << count;
@@ -49,7 +49,7 @@ TEST_P(TreeSums, HaveTheSameBitsByPieces) {
                   const auto rank = static_cast<size_t>(world.rank());
                   const auto scattered = pieces();
                   tree_reduce_scatter(world, scattered[rank], scattered,
-                                      TreeSum::kByWorld);
+                                      TreeSum::kByGroup);
                   const auto exchanged = pieces();
                   tree_reduce_scatter(world, exchanged[rank], exchanged,
                                       TreeSum::kByPieces);
