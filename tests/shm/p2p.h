@@ -91,7 +91,7 @@ using P2pJoin = std::function<std::unique_ptr<P2p>(int rank, Kind kind)>;
 P2pJoin connect_p2p(int ranks);
 /// Returns the name of a rank in error messages: "rank 1 (host a, pid 7)".
 std::string name_of(int rank, pid_t pid);
-/// What an error says about a rank that is stopped.
+/// The state of a stopped rank in error messages, after its name.
 extern const char* const kStateOfStoppedRank;
 
 /// The p2p of a rank, and a group for the barriers of the tests.

@@ -16,8 +16,8 @@ namespace lockstep::shm {
 
 enum class Kind { kThreads, kProcesses };
 
-/// Names instances of tests: "Threads", or "Threads4" if the number of ranks is
-/// a parameter, too.
+/// Names instances of tests: "Threads", or "Threads4" for two parameters, of
+/// which the second is the number of ranks.
 struct InstanceName {
   std::string operator()(const testing::TestParamInfo<Kind>& instance) const;
   std::string operator()(
