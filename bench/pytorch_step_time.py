@@ -7,8 +7,8 @@ prints one line of JSON:
     torchrun --standalone --nproc_per_node=2 pytorch_step_time.py \
         --mode ddp --model mlp --batch 64 --fused
 
-Modes: `single` is one process with all cores. `ddp` is DistributedDataParallel
-over Gloo, with one process per share of the cores. `ideal` is like `ddp`, but
+Modes: `single` is one process with all cores, or with --device on a GPU. `ddp`
+is DistributedDataParallel over Gloo, with one process per share of the cores. `ideal` is like `ddp`, but
 its processes never communicate. No DDP can be faster.
 
 The work is float32 or, with --bf16, autocast; one fixed synthetic batch; SGD
@@ -192,9 +192,13 @@ def parse_arguments():
                         help="gradients are views of DDP's buckets")
     parser.add_argument('--channels-last', action='store_true')
     parser.add_argument('--bf16', action='store_true', help='autocast')
+    parser.add_argument('--device', default='cpu',
+                        help='single: cpu, or a GPU such as cuda:0')
     arguments = parser.parse_args()
     if arguments.steps < 1 or arguments.batch < 1:
         parser.error('--steps and --batch are at least 1')
+    if arguments.device != 'cpu' and arguments.mode != 'single':
+        parser.error('--device is for --mode single')
     return arguments
 
 
@@ -231,6 +235,9 @@ def main():
     # more.
     samples = args.batch // world_size + (rank < args.batch % world_size)
     network, inputs, targets = make_work(args.model, samples)
+    device = torch.device(args.device)
+    network = network.to(device)
+    inputs, targets = inputs.to(device), targets.to(device)
     if args.channels_last and inputs.dim() == 4:
         network = network.to(memory_format=torch.channels_last)
         inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -248,7 +255,7 @@ def main():
     def step():
         # Views of the buckets have to be kept.
         optimizer.zero_grad(set_to_none=not args.bucket_view)
-        with torch.autocast('cpu', torch.bfloat16, enabled=args.bf16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
             loss = F.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
@@ -266,6 +273,8 @@ def main():
             'intra_op_threads': torch.get_num_threads(),
             'torch': torch.__version__,
             'parameters': sum(p.numel() for p in network.parameters()),
+            'peak_bytes': (torch.cuda.max_memory_allocated(device)
+                           if device.type == 'cuda' else None),
             'median_ms': ordered[len(ordered) // 2] * 1e3,
             'min_ms': ordered[0] * 1e3,
             'step_times_s': times,

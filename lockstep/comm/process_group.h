@@ -33,7 +33,8 @@ using ReduceOp = c10d::ReduceOp;
 struct ProcessGroupOptions {
   /// "auto", "shm", "tcp" or "nccl". "auto" is nccl for GPUs. On CPU it is shm
   /// if the ranks find that all of them are on one host, and tcp otherwise.
-  /// "gloo" is the former name of tcp.
+  /// shm and tcp copy tensors on GPUs to the host and back. "gloo" is the
+  /// former name of tcp.
   TORCH_ARG(std::string, backend) = "auto";
   /// Limit of each wait, for the other ranks to arrive and for each collective.
   TORCH_ARG(std::chrono::milliseconds, timeout){300'000};
@@ -47,8 +48,8 @@ struct ProcessGroupOptions {
 /// refer to the same group. All ranks of the group must call a collective, in
 /// the same order. In a group of one rank, it completes at once.
 ///
-/// Tensors are on the host, where they may have gaps, or (nccl) on this rank's
-/// GPU.
+/// Tensors are on the host or, with that `device_type`, on this rank's GPU.
+/// They may have gaps, except over nccl.
 ///
 /// A call returns when the result is ready. With `async_op`, it returns at once
 /// instead, and the Work is done when the result is ready. Calls of both kinds

@@ -127,13 +127,13 @@ std::string ProcessGroup::Impl::choose_backend(
                                    .expected = "auto, shm, tcp or nccl",
                                    .got = name});
   }
-  if ((name == "nccl") != (options_.device_type() == torch::kCUDA)) {
+  if (name == "nccl" && options_.device_type() != torch::kCUDA) {
     throw InvalidArgument(
         "comm",
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("backend {} does not work on {} tensors", name,
                              c10::DeviceTypeName(options_.device_type(), true)),
-         .fix = "use nccl for cuda, shm or tcp for cpu"});
+         .fix = "set device_type to torch::kCUDA, or use shm or tcp"});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
@@ -148,14 +148,18 @@ std::string ProcessGroup::Impl::choose_backend(
 }
 
 void ProcessGroup::Impl::connect(const std::string& backend_name) {
-  if (backend_name != "nccl") {
-    transport = connect_host(backend_name, store);
+  const bool is_nccl = backend_name == "nccl";
+  if (is_nccl) avoid_bad_links();
+  if (options_.device_type() != torch::kCPU) {
+    const std::string host_backend = local_size == size ? "shm" : "tcp";
+    host_transport = connect_host(
+        is_nccl ? host_backend : backend_name,
+        c10::make_intrusive<c10d::PrefixStore>("host", store), torch::kCPU);
+  }
+  if (!is_nccl) {
+    transport = connect_host(backend_name, store, options_.device_type());
     return;
   }
-  avoid_bad_links();
-  host_transport =
-      connect_host(local_size == size ? "shm" : "tcp",
-                   c10::make_intrusive<c10d::PrefixStore>("host", store));
   transport = std::make_shared<NcclTransport>(
       make_nccl_backend(store, rank, size, timeout), options_.device_type(),
       timeout);
@@ -163,7 +167,8 @@ void ProcessGroup::Impl::connect(const std::string& backend_name) {
 
 std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
     const std::string& backend_name,
-    const c10::intrusive_ptr<c10d::Store>& host_store) const {
+    const c10::intrusive_ptr<c10d::Store>& host_store,
+    c10::DeviceType device_type) const {
   std::unique_ptr<HostBackend> backend;
   if (backend_name == "shm") {
     backend = std::make_unique<ShmBackend>(host_store, rank, size, timeout);
@@ -171,7 +176,7 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
     backend = connect_tcp();
   }
   return std::make_shared<HostTransport>(std::move(backend), rank, size,
-                                         timeout);
+                                         device_type, timeout);
 }
 
 // NCCL makes its own copies, peer to peer if the driver says that it can.

@@ -34,8 +34,8 @@ class ProcessGroup::Impl {
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Transport> transport;
-  /// Transport of tensors on the host over nccl, as with PyTorch's
-  /// "cpu:gloo,cuda:nccl". Null with other backends.
+  /// Transport of tensors on the host, as with PyTorch's "cpu:gloo,cuda:nccl".
+  /// Null if `transport` carries them.
   std::shared_ptr<Transport> host_transport;
   Transport& transport_of(const at::Tensor& tensor) const {
     return host_transport && tensor.defined() && tensor.is_cpu()
@@ -48,11 +48,12 @@ class ProcessGroup::Impl {
   /// InvalidArgument if it does not fit the ranks' places or their devices.
   std::string choose_backend(const std::vector<std::string>& places) const;
   void connect(const std::string& backend_name);
-  /// Connects the ranks for tensors on the host. Nothing else uses
-  /// `store`.
+  /// Connects the ranks over shm or tcp for tensors on `device_type`. Nothing
+  /// else uses `store`.
   std::shared_ptr<Transport> connect_host(
       const std::string& backend_name,
-      const c10::intrusive_ptr<c10d::Store>& store) const;
+      const c10::intrusive_ptr<c10d::Store>& store,
+      c10::DeviceType device_type) const;
   std::unique_ptr<HostBackend> connect_tcp() const;
   void avoid_bad_links() const;
   std::string get(const std::string& key) const;

@@ -40,6 +40,14 @@ void check(cudaError_t result, std::string_view act, int index) {
 /// The caching allocator has no devices until CUDA is initialised.
 void initialise() { at::globalContext().lazyInitDevice(c10::DeviceType::CUDA); }
 
+/// Makes cuDNN add in a fixed order. Its fastest kernels for the gradient of a
+/// convolution give other bits each time. A program may undo this after its
+/// first worker.
+void fix_order_of_sums() {
+  static std::once_flag once;
+  std::call_once(once, [] { at::globalContext().setDeterministicCuDNN(true); });
+}
+
 }  // namespace
 
 struct Fence {
@@ -66,6 +74,7 @@ Properties properties(int index) {
 void bind_thread(int index) {
   const c10::DeviceIndex device = checked_index(index);
   initialise();
+  fix_order_of_sums();
   c10::cuda::set_device(device);
   c10::cuda::setCurrentCUDAStream(
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
@@ -74,10 +83,11 @@ void bind_thread(int index) {
 void synchronize() { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
 void wait_for_all(int index) noexcept {
-  int current = 0;
-  if (cudaGetDevice(&current) != cudaSuccess) return;
+  c10::DeviceIndex current = 0;
+  if (c10::cuda::GetDevice(&current) != cudaSuccess) return;
   if (cudaSetDevice(index) == cudaSuccess) cudaDeviceSynchronize();
-  cudaSetDevice(current);
+  // cudaSetDevice() would take memory on a GPU that this process does not use.
+  c10::cuda::MaybeSetDevice(current);
 }
 
 MemoryStats memory_stats(int index) {
@@ -101,13 +111,6 @@ void reset_peak_memory() {
     initialise();
     c10::cuda::CUDACachingAllocator::resetPeakStats(device);
   }
-}
-
-void seed_current_device(uint64_t seed) {
-  at::Generator generator = current_generator();
-  if (!generator.defined()) return;
-  const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(seed);
 }
 
 at::Generator current_generator() {

@@ -24,7 +24,8 @@ bool is_built();
 int device_count();
 /// Throws DeviceError if there is no GPU `index`, as do all of these functions.
 Properties properties(int index);
-/// Makes GPU `index` and a stream from its pool current for this thread.
+/// Makes GPU `index` and a stream from its pool current for this thread, and
+/// cuDNN deterministic in this process.
 void bind_thread(int index);
 /// Waits until this thread's stream on its current device is idle.
 void synchronize();
@@ -34,9 +35,6 @@ void wait_for_all(int index) noexcept;
 MemoryStats memory_stats(int index);
 /// Resets the peaks of all GPUs that this process uses.
 void reset_peak_memory();
-/// Seeds the default generator of the thread's current device. Does nothing
-/// if the process has not used that device.
-void seed_current_device(uint64_t seed);
 /// Returns the default generator of the thread's current device. It is
 /// undefined if the process has not used that device.
 at::Generator current_generator();

@@ -23,7 +23,6 @@ void synchronize() { not_built(); }
 void wait_for_all(int) noexcept {}
 MemoryStats memory_stats(int) { not_built(); }
 void reset_peak_memory() { not_built(); }
-void seed_current_device(uint64_t) { not_built(); }
 at::Generator current_generator() { not_built(); }
 bool copy_by_kernel(const at::Tensor&, const at::Tensor&) { not_built(); }
 std::string uuid(int) { not_built(); }

@@ -127,7 +127,13 @@ RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
                          uint64_t phase)
     : state_(std::make_unique<State>()) {
   const uint64_t stream = mix_seed(seed, step, shard, phase);
-  if (cuda::device_count() > 0) cuda::seed_current_device(stream);
+  if (cuda::device_count() > 0) {
+    if (auto generator = cuda::current_generator(); generator.defined()) {
+      const std::lock_guard lock(generator.mutex());
+      state_->outer_gpu_state = generator.get_state();
+      generator.set_current_seed(stream);
+    }
+  }
   enter(at::make_generator<at::CPUGeneratorImpl>(stream));
 }
 

@@ -30,12 +30,12 @@ class RandomState {
 /// threads, so the numbers that a replica drew from it would depend on the
 /// other replicas. Scopes nest. A scope must end on its own thread. Other
 /// threads are not affected, except through a GPU's only default generator,
-/// which is seeded if the thread's current device is in use.
+/// which is seeded if the thread's current device is in use. Its state is
+/// restored at the end. Workers that share a GPU share that generator.
 class RandomScope {
  public:
   RandomScope(uint64_t seed, uint64_t step, uint64_t shard, uint64_t phase = 0);
   /// Repeats the random numbers that were drawn after `state` was taken.
-  /// Restores the GPU's generator at the end.
   explicit RandomScope(const RandomState& state);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;

@@ -10,6 +10,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
@@ -109,6 +112,23 @@ class Worker::Impl {
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, {}));
   }
 
+  void run_here(const std::function<void()>& task) {
+    auto fence = cuda::record_fence(device_.index);
+    {
+      const c10::StreamGuard stream(stream_.value());
+      const auto busy = c10::make_scope_exit(
+          [this, begin = Clock::now(),
+           outer = std::exchange(device_of_thread, &device_)] {
+            device_of_thread = outer;
+            busy_ticks_ += (Clock::now() - begin).count();
+          });
+      cuda::wait_fence(fence);
+      task();
+      fence = cuda::record_fence(device_.index);
+    }
+    cuda::wait_fence(fence);
+  }
+
   const Device& device() const { return device_; }
   int intra_op_threads() const { return intra_op_threads_; }
   bool is_current_thread() const {
@@ -144,6 +164,9 @@ class Worker::Impl {
   void bind() {
     if (device_.is_cuda()) {
       cuda::bind_thread(device_.index);
+      const c10::Device gpu(c10::DeviceType::CUDA,
+                            static_cast<c10::DeviceIndex>(device_.index));
+      stream_ = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
       if (intra_op_threads_ == 0) intra_op_threads_ = at::get_num_threads();
     } else {
       const auto cores = cores_of(device_);
@@ -189,6 +212,7 @@ class Worker::Impl {
   const Device device_;
   int intra_op_threads_;
   const bool may_spin_ = may_spin_on(device_);
+  std::optional<c10::Stream> stream_;  // of a GPU
   // The members below belong to the caller while the worker is idle, and to the
   // worker while it runs. state_ transfers them.
   std::atomic<int> state_{kStarting};
@@ -211,6 +235,9 @@ void Worker::start(std::function<void()> task) {
 }
 void Worker::wait() { impl_->wait(); }
 bool Worker::is_current_thread() const { return impl_->is_current_thread(); }
+void Worker::run_here(const std::function<void()>& task) {
+  impl_->run_here(task);
+}
 double Worker::busy_s() const { return impl_->busy_s(); }
 void Worker::reset_busy() { impl_->reset_busy(); }
 

@@ -32,6 +32,10 @@ class Worker {
   /// Waits for the task and rethrows its exception, if any.
   void wait();
   bool is_current_thread() const;
+  /// Runs `task` in the calling thread, in the worker's stream on its GPU.
+  /// Needed in a thread of LibTorch's autograd engine: the worker's thread
+  /// can't run a backward while that thread waits for it.
+  void run_here(const std::function<void()>& task);
 
   /// Seconds spent in tasks since reset_busy().
   double busy_s() const;

@@ -37,6 +37,17 @@ void check_devices(const DeviceFlags& flags) {
       ranks));
 }
 
+// Returns the type of the devices that the ranks of this host compute on. The
+// ranks have not met yet.
+torch::DeviceType device_type_of(const DeviceFlags& flags,
+                                 const std::vector<Device>& defaults) {
+  std::vector<Device> named = defaults;
+  if (!flags.devices.empty()) named = to_devices(flags, "all");
+  const bool has_gpu =
+      named.empty() ? cuda_device_count() > 0 : named.front().is_cuda();
+  return has_gpu ? torch::kCUDA : torch::kCPU;
+}
+
 }  // namespace
 
 void add_rank_options(CLI::App& app, RankFlags& flags) {
@@ -85,6 +96,7 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   group.backend(flags.backend);
   group.timeout(std::chrono::seconds(flags.timeout_s));
   group.bad_links(options.verify().bad_links());
+  group.device_type(device_type_of(devices, options.devices()));
   context.world = init(group);
   const auto devices_now =
       [devices, defaults = options.devices()](const ProcessGroup& ranks) {

@@ -75,8 +75,8 @@ void CallChecks::memory(const at::Tensor& tensor) const {
                          ? " on " + c10::DeviceTypeName(*device_type_, true)
                          : std::string()),
          describe(tensor),
-         "use --backend nccl for GPUs, shm or tcp for the host; make sparse "
-         "and quantized tensors dense "
+         "for tensors on GPUs call init({.device_type = torch::kCUDA}); make "
+         "sparse and quantized tensors dense "
          "(all_reduce takes sparse ones, too)");
 }
 

@@ -3,6 +3,7 @@
 namespace lockstep {
 
 at::Tensor dense(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return dense(tensor.cpu());
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
     return tensor;
   }

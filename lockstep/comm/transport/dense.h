@@ -7,11 +7,12 @@
 
 namespace lockstep {
 
-/// Returns `tensor`, a strided CPU tensor, in memory without gaps: `tensor`
-/// itself if it has none, otherwise a copy.
+/// Returns the values of `tensor`, which is strided, in memory of the host
+/// without gaps: `tensor` itself if it is there, otherwise a copy.
 at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
-/// A dense tensor that receives the result for a tensor which may have gaps.
+/// A dense tensor that receives the result for a tensor which may have gaps or
+/// be on another device.
 class Result {
  public:
   explicit Result(const at::Tensor& tensor)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -154,6 +155,33 @@ struct BarrierTags {
   int answer;
 };
 
+/// Waits until this thread's streams have computed the tensors of `call`. The
+/// thread that performs the call has other streams.
+void finish_tensors(const CollectiveCall& call) {
+  const auto finish = [](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_cpu()) return;
+    const c10::Device device = tensor.device();
+    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+  };
+  const auto finish_all = [&](const auto& typed) {
+    if constexpr (requires { typed.tensor; }) finish(typed.tensor);
+    if constexpr (requires { typed.input; }) finish(typed.input);
+    if constexpr (requires { typed.output; }) finish(typed.output);
+    if constexpr (requires { typed.tensors; }) {
+      for (const auto& tensor : typed.tensors) finish(tensor);
+    }
+    if constexpr (requires { typed.inputs; }) {
+      for (const auto& tensor : typed.inputs) finish(tensor);
+    }
+    if constexpr (requires { typed.outputs; }) {
+      for (const auto& tensor : typed.outputs) finish(tensor);
+    }
+  };
+  for (const Collective& collective : call.collectives) {
+    std::visit(finish_all, collective);
+  }
+}
+
 at::Tensor message_with(const std::string& text) {
   at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
   std::memcpy(message.data_ptr(), text.data(),
@@ -164,8 +192,10 @@ at::Tensor message_with(const std::string& text) {
 }  // namespace
 
 HostTransport::HostTransport(std::unique_ptr<HostBackend> backend, int rank,
-                             int size, Timeout timeout)
-    : Transport(CallFactory(rank, size, torch::kCPU), timeout),
+                             int size, c10::DeviceType device_type,
+                             Timeout timeout)
+    : Transport(CallFactory(rank, size, device_type), timeout),
+      device_type_(device_type),
       backend_(std::move(backend)) {
   queue_.on_failure([this](const std::string& reason) { abort(reason); });
 }
@@ -187,6 +217,7 @@ c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
                                                      CollectiveCall call,
                                                      bool is_async,
                                                      Timeout timeout) {
+  if (device_type_ != torch::kCPU) finish_tensors(call);
   std::string title;
   // An event costs more than a small all-reduce, so it is only made while a
   // profiler is running.

@@ -14,9 +14,9 @@
 
 namespace lockstep {
 
-/// Transport for tensors on the host, over shm or tcp. It makes the tensors
-/// dense, describes each call to the other ranks, and finds the kernel of a
-/// reduction. A HostBackend moves the bytes.
+/// Transport over shm or tcp. It makes the tensors dense, describes each call
+/// to the other ranks, and finds the kernel of a reduction. A HostBackend moves
+/// the bytes. Tensors on another device are copied to the host and back.
 ///
 /// A reduction combines the elements of all ranks along the tree of
 /// tree_reduce.h, which gives the same bits on every rank and with every
@@ -27,8 +27,9 @@ namespace lockstep {
 /// are counted, and shown to a profiler ("shm:all_reduce").
 class HostTransport : public Transport {
  public:
+  /// `device_type` is the device type of the tensors.
   HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
-                Timeout timeout);
+                c10::DeviceType device_type, Timeout timeout);
 
   std::string name() const override { return backend_->name(); }
   void run(const CollectiveCall& call, Timeout timeout) override;
@@ -43,7 +44,7 @@ class HostTransport : public Transport {
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
   int64_t sent_bytes() const override { return backend_->sent_bytes(); }
   bool can_share_memory() const override {
-    return backend_->can_share_memory();
+    return device_type_ == torch::kCPU && backend_->can_share_memory();
   }
   void abort(const std::string& reason) noexcept override {
     backend_->abort(reason);
@@ -85,6 +86,7 @@ class HostTransport : public Transport {
   void wait_for_arrivals(uint32_t number, Timeout timeout, bool wait_all_ranks);
   void arrive(uint32_t number, Timeout timeout);
 
+  const c10::DeviceType device_type_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::atomic<uint32_t> monitored_barriers_ = 0;
   at::Tensor message_;

@@ -4,7 +4,10 @@
 #include <variant>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -114,6 +117,29 @@ struct Begin {
   }
 };
 
+/// Returns what `call` returns. Throws CommError for an error of NCCL.
+template <class Call>
+auto checked(const c10d::Backend& backend, const Call& call) {
+  try {
+    return call();
+  } catch (const c10::DistBackendError& error) {
+    const std::string text = error.what_without_backtrace();
+    const bool is_shared =
+        text.find("Duplicate GPU detected") != std::string::npos;
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what =
+             fmt::format("{} failed on rank {} of {}", backend.getBackendName(),
+                         backend.getRank(), backend.getSize()),
+         .expected = is_shared ? "a GPU for each rank" : "",
+         .got = last_line(text),
+         .fix = is_shared ? "name as many GPUs as there are ranks, or use "
+                            "--backend shm, which copies through the host"
+                          : "run it with NCCL_DEBUG=WARN, which prints the "
+                            "cause"});
+  }
+}
+
 }  // namespace
 
 NcclTransport::NcclTransport(c10::intrusive_ptr<c10d::Backend> backend,
@@ -125,10 +151,12 @@ NcclTransport::NcclTransport(c10::intrusive_ptr<c10d::Backend> backend,
 
 void NcclTransport::run(const CollectiveCall& call, Timeout timeout) {
   for (const auto& collective : call.collectives) {
-    const WorkPtr work =
-        std::visit(Begin{*backend_, /*is_async=*/false, timeout}, collective);
-    // A backend may return no work for a synchronous call.
-    if (work) work->wait();
+    checked(*backend_, [&] {
+      const WorkPtr work =
+          std::visit(Begin{*backend_, /*is_async=*/false, timeout}, collective);
+      // A backend may return no work for a synchronous call.
+      if (work) work->wait();
+    });
   }
 }
 
@@ -136,7 +164,10 @@ Transport::WorkPtr NcclTransport::begin(CollectiveCall call, Timeout timeout) {
   // Calls complete in order, so all are done when the last one is.
   WorkPtr last;
   for (const auto& collective : call.collectives) {
-    last = std::visit(Begin{*backend_, /*is_async=*/true, timeout}, collective);
+    last = checked(*backend_, [&] {
+      return std::visit(Begin{*backend_, /*is_async=*/true, timeout},
+                        collective);
+    });
   }
   return last;
 }
@@ -145,20 +176,21 @@ Transport::WorkPtr NcclTransport::send(const at::Tensor& tensor, int to,
                                        int tag) {
   calls().check_send(tensor, to, tag);
   Tensors tensors{tensor};
-  return backend_->send(tensors, to, tag);
+  return checked(*backend_, [&] { return backend_->send(tensors, to, tag); });
 }
 
 Transport::WorkPtr NcclTransport::recv(const at::Tensor& tensor, int from,
                                        int tag) {
   calls().check_recv(tensor, from, tag);
   Tensors tensors{tensor};
-  return backend_->recv(tensors, from, tag);
+  return checked(*backend_, [&] { return backend_->recv(tensors, from, tag); });
 }
 
 Transport::WorkPtr NcclTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
   Tensors tensors{tensor};
-  return backend_->recvAnysource(tensors, tag);
+  return checked(*backend_,
+                 [&] { return backend_->recvAnysource(tensors, tag); });
 }
 
 void NcclTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {

@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -455,6 +456,16 @@ void ReplicaGroup::for_each_worker(
   });
 }
 
+void ReplicaGroup::run_here(const std::function<void(size_t worker)>& task) {
+  check_not_nested();
+  for (size_t k = 0; k < workers_.size(); ++k) {
+    workers_[k]->run_here([&] {
+      const TraceLane lane(rank(), devices_[k].name());
+      task(k);
+    });
+  }
+}
+
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                   const ShardTask& task) {
   // With one shard on one rank, nothing shares its parameters.
@@ -465,6 +476,11 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                failure);
     }
   };
+  // LibTorch runs a backward on GPUs in its own thread of each GPU. This is one
+  // of them. A worker's backward would wait for it, while it waits for the
+  // worker.
+  const bool runs_here = devices_[0].is_cuda() &&
+                         torch::autograd::get_current_graph_task_id() >= 0;
   const auto run_shards = [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
       const ShardRange range = shards_of(k);
@@ -474,11 +490,15 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
         const ShardScope scope(this, s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
-      if (devices_[k].is_cuda()) cuda::synchronize();
+      if (devices_[k].is_cuda() && !runs_here) cuda::synchronize();
     });
   };
   try {
-    for_each_worker(run_shards);
+    if (runs_here) {
+      run_here(run_shards);
+    } else {
+      for_each_worker(run_shards);
+    }
   } catch (const std::exception& error) {
     // A write by one shard can make the backward of another shard fail.
     check_writes(text_of(error));

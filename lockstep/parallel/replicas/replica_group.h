@@ -153,6 +153,8 @@ class ReplicaGroup {
   /// Returns the shards of worker `worker` of this rank.
   ShardRange shards_of(size_t worker) const;
   void watch_batch(int64_t samples, int64_t chunks, bool trains);
+  /// Runs `task` for each worker in the calling thread (Worker::run_here).
+  void run_here(const std::function<void(size_t worker)>& task);
 
   std::function<ModuleHandle()> read_module_;
   std::function<ModuleHandle()> make_replica_;

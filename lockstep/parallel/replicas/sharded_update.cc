@@ -83,14 +83,20 @@ void ShardedUpdate::for_each_block(
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
                          static_cast<int64_t>(own_blocks.size()));
-    intra_op_for(range.last - range.first, [&](int64_t begin, int64_t end) {
+    const auto run = [&](int64_t begin, int64_t end) {
       torch::NoGradGuard no_grad;
       Tensor scratch = torch::empty({optim::kBlockElements});
       for (int64_t b = begin; b < end; ++b) {
         task(own_blocks[static_cast<size_t>(range.first + b)], scratch);
       }
-    });
-    if (group_.devices()[k].is_cuda()) cuda::synchronize();
+    };
+    if (group_.devices()[k].is_cuda()) {
+      // Only this thread has the worker's stream.
+      run(0, range.last - range.first);
+      cuda::synchronize();
+    } else {
+      intra_op_for(range.last - range.first, run);
+    }
   });
 }
 

@@ -90,8 +90,10 @@ void add_limits(HostFacts& facts) {
 
 void add_cuda(HostFacts& facts, const fs::path& root) {
   facts.is_cuda_built = cuda::is_built();
+  // "... Kernel Module  570.86.15 ..." or, of the open driver, "... Open Kernel
+  // Module for x86_64  580.159.04 ...".
   facts.cuda_driver = capture(read_text(root / "proc/driver/nvidia/version"),
-                              R"(Kernel Module[^0-9]*(\d+[.\d]*))");
+                              R"(Kernel Module.*?\s(\d+\.[.\d]+))");
   for (int i = 0; i < cuda_device_count(); ++i) {
     const auto gpu = cuda::properties(i);
     facts.gpus.push_back({gpu.name, gpu.memory_bytes});

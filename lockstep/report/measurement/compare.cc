@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
@@ -89,27 +88,30 @@ Command step_time_command(const CompareOptions& options,
   return command;
 }
 
-// Adds PyTorch's set-ups, or a note that says why they were left out. Throws if
-// PyTorch is not installed: a user who asks for it must not learn at the end
-// that it was left out. With ddp, it also adds `ideal`: the same processes
+// Adds PyTorch's set-ups. Throws if PyTorch is not installed: a user who asks
+// for it must not learn at the end that it was left out. On slices, these are a
+// single process and DDP. With ddp, it also adds `ideal`: the same processes
 // without communication. No DDP that updates all parameters on each rank can be
-// faster.
+// faster. On GPUs, it adds the single process and a note.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
                  std::vector<Process>& processes, int cores,
                  std::vector<std::string>& notes) {
-  if (devices.front().is_cuda()) {
-    notes.emplace_back(
-        "PyTorch was left out: it is compared on the CPU only, and these "
-        "devices are GPUs.");
-    log_warning("compare", notes.back());
-    return;
-  }
   const PyTorchPeer peer = find_pytorch(stop);
   if (!peer.missing.empty()) {
     throw Error("compare",
                 {.code = ErrorCode::kProcessStart, .what = peer.missing});
+  }
+  if (devices.front().is_cuda()) {
+    auto command = pytorch_command(peer, options.work, "single", 1, cores);
+    command.arguments.emplace_back("--device");
+    command.arguments.push_back(devices.front().name());
+    processes.push_back({{kPyTorch, "single"}, std::move(command)});
+    notes.emplace_back(
+        "PyTorch's DDP was left out: on GPUs, only PyTorch's single process is "
+        "compared.");
+    return;
   }
   std::vector<std::string> strategies{"single", "ddp"};
   const auto& ours = options.strategies;

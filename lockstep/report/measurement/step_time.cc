@@ -14,6 +14,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/optim/state.h"
@@ -161,11 +162,13 @@ class OwnLoop {
 
  private:
   torch::Tensor loss_of(const data::Batch& batch) {
-    const AutocastScope precision(torch::kCPU, autocast_);
+    const torch::Device device = model_->module()->parameters()[0].device();
+    const AutocastScope precision(device.type(), autocast_);
     // (N, classes), or (N, T, vocabulary).
     torch::Tensor logits = model_->forward(batch.data);
     if (logits.dim() == 3) logits = logits.flatten(0, 1);
-    return torch::nn::functional::cross_entropy(logits, batch.target.flatten());
+    return torch::nn::functional::cross_entropy(
+        logits, batch.target.flatten().to(device));
   }
 
   int rank_;
@@ -294,6 +297,7 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
   const MemoryScope scope(plan.devices.front());
   torch::manual_seed(options.seed());
   const std::shared_ptr<Module> module = make_module(task, plan);
+  module->to(torch_device(plan.devices.front()));
   Measurement result;
   if (options.strategy() == train::Strategy::kDistributed) {
     // As in a user's program, the launcher has bound the main thread to the

@@ -1,6 +1,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/types.h>
 
 #include "lockstep/device/cuda.h"
@@ -48,6 +49,39 @@ TEST_F(CudaDevice, OrdersAWorkersStreamAfterTheCallersAndBefore) {
     worker.wait();
   }
   EXPECT_EQ(x.min().item<float>(), 100.0f);
+}
+
+TEST_F(CudaDevice, RunsInTheCallersThreadInAWorkersStream) {
+  Worker worker(gpu_);
+  auto x = torch::zeros({1 << 22}, torch::kCUDA);
+  for (int i = 0; i < 50; ++i) {
+    x.add_(1);
+    worker.run_here([&] {
+      EXPECT_EQ(current_device(), gpu_);
+      x.add_(1);
+    });
+    worker.start([&x] { x.add_(1); });
+    worker.wait();
+  }
+  EXPECT_EQ(x.min().item<float>(), 150.0f);
+}
+
+TEST_F(CudaDevice, GivesAConvolutionTheSameGradientEachTime) {
+  Worker worker(gpu_);
+  worker.start([] {
+    const auto on_gpu = torch::TensorOptions(torch::kCUDA);
+    const auto x = torch::rand({64, 3, 32, 32}, on_gpu);
+    auto weight = torch::rand({32, 3, 3, 3}, on_gpu).requires_grad_();
+    const auto gradient = [&] {
+      const auto y = torch::conv2d(x, weight, {}, 1, 1);
+      return torch::autograd::grad({y.square().sum()}, {weight})[0];
+    };
+    const auto first = gradient();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(torch::equal(gradient(), first)) << i;
+    }
+  });
+  worker.wait();
 }
 
 TEST_F(CudaDevice, CountsItsMemory) {

@@ -138,5 +138,19 @@ TEST(CgroupMemory, HasNoLimitWhereThereIsNone) {
             std::make_pair(HostFacts::kNoLimit, 0L));
 }
 
+TEST(HostFacts, NameTheDriverOfEitherKernelModule) {
+  const TemporaryFolder root;
+  const auto driver_of = [&](const char* line) {
+    write_text(root.path("proc/driver/nvidia/version"), line);
+    return gather_host_facts(root.path()).cuda_driver;
+  };
+  EXPECT_EQ(driver_of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
+                      "570.86.15  Thu Jan 23 22:50:36 UTC 2025\n"),
+            "570.86.15");
+  EXPECT_EQ(driver_of("NVRM version: NVIDIA UNIX Open Kernel Module for "
+                      "x86_64  580.159.04  Release Build  (root@host)\n"),
+            "580.159.04");
+}
+
 }  // namespace
 }  // namespace lockstep::report
