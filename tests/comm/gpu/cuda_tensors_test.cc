@@ -47,9 +47,9 @@ class OnOneGpu : public testing::TestWithParam<const char*> {
   }
   static void on_ranks(const std::function<void(const ProcessGroup&)>& task) {
     ProcessGroupOptions options;
-    options.backend = GetParam();
-    options.device_type = torch::kCUDA;
-    options.timeout = kTimeout;
+    options.backend(GetParam());
+    options.device_type(torch::kCUDA);
+    options.timeout(kTimeout);
     spawn(
         kRanks,
         [&](const ProcessGroup& world) {

@@ -101,9 +101,9 @@ TEST_F(OneGpu, GivesRanksTheBitsOfOneDevice) {
     for (const int ranks : {2, 3}) {
       const auto expected = trained_on({kGpu}, ranks);
       ProcessGroupOptions options;
-      options.backend = backend;
-      options.device_type = torch::kCUDA;
-      options.timeout = std::chrono::seconds(60);
+      options.backend(backend);
+      options.device_type(torch::kCUDA);
+      options.timeout(std::chrono::seconds(60));
       spawn(
           ranks,
           [&](const ProcessGroup& world) {
