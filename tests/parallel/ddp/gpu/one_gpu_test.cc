@@ -40,7 +40,8 @@ std::shared_ptr<NetImpl> new_net() {
 template <class Model>
 std::vector<Tensor> train(Model& model, NetImpl& net, int64_t first,
                           int64_t count) {
-  const auto sgd = optim::sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+  const auto sgd =
+      optim::sgd(net.parameters(), optim::SgdOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch + first;
     model->train_step(inputs(begin, count), targets(begin, count), loss_of,
@@ -63,7 +64,8 @@ std::vector<Tensor> trained_in_loop(const std::vector<Device>& devices,
                                     int64_t shards) {
   auto net = new_net();
   auto model = DataParallel(net, devices, DataParallelOptions().shards(shards));
-  const auto sgd = optim::sgd(net->parameters(), {.lr = 0.1, .momentum = 0.9});
+  const auto sgd =
+      optim::sgd(net->parameters(), optim::SgdOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch;
     sgd->zero_grad();
