@@ -16,7 +16,10 @@ Partition::Partition(const ProcessGroup& world, std::vector<Tensor> parameters)
     element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
     Cut cut{.is_cut = is_large(parameter),
             .root = static_cast<int>(p) % world.size()};
-    const int64_t blocks = parameter.numel() / optim::kBlockElements / ranks;
+    // On a GPU, a whole parameter is one block of the update.
+    const int64_t blocks =
+        parameter.is_cpu() ? parameter.numel() / optim::kBlockElements / ranks
+                           : 0;
     cut.piece = blocks * optim::kBlockElements;
     cut.rest = parameter.numel() - cut.piece * ranks;
     cuts_.push_back(cut);

@@ -31,7 +31,7 @@ constexpr int64_t kSteps = 20;
 const Device kGpu{DeviceKind::kCuda, 0, 0};
 
 std::shared_ptr<NetImpl> new_net() {
-  auto net = filled(std::make_shared<NetImpl>(/*hidden=*/300));
+  auto net = filled(std::make_shared<NetImpl>(/*hidden=*/40'000));
   net->to(torch_device(kGpu));
   return net;
 }
@@ -117,6 +117,26 @@ TEST_F(OneGpu, GivesRanksTheBitsOfOneDevice) {
           },
           options);
     }
+  }
+}
+
+TEST_F(OneGpu, GivesRanksWithAPartOfTheStateTheBitsOfOneDevice) {
+  const auto expected = trained_on({kGpu}, 2);
+  for (const auto stage : {ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
+    ProcessGroupOptions options;
+    options.backend = "tcp";
+    options.device_type = torch::kCUDA;
+    options.timeout = std::chrono::seconds(60);
+    spawn(
+        2,
+        [&](const ProcessGroup& world) {
+          auto net = new_net();
+          auto model = DistributedDataParallel(
+              net, world, DistributedDataParallelOptions().zero(stage));
+          const int64_t count = kBatch / 2;
+          check_same(train(model, *net, world.rank() * count, count), expected);
+        },
+        options);
   }
 }
 
