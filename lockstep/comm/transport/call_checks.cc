@@ -75,9 +75,9 @@ void CallChecks::memory(const at::Tensor& tensor) const {
                          ? " on " + c10::DeviceTypeName(*device_type_, true)
                          : std::string()),
          describe(tensor),
-         "for tensors on GPUs call init({.device_type = torch::kCUDA}); make "
-         "sparse and quantized tensors dense "
-         "(all_reduce takes sparse ones, too)");
+         "for tensors on GPUs call "
+         "init(ProcessGroupOptions().device_type(torch::kCUDA)); make sparse "
+         "and quantized tensors dense (all_reduce takes sparse ones, too)");
 }
 
 void CallChecks::input(const at::Tensor& tensor) const { memory(tensor); }
