@@ -69,7 +69,7 @@ TEST(GradientSync, FollowsTheOrderOfTheFirstStepOnce) {
     }
     sync.flush();
     sync.finish();
-    sync.take_sums();
+    sync.end_step();
   };
   EXPECT_FALSE(sync.knows_order());
   step({1, 2, 0});
@@ -100,7 +100,7 @@ TEST(GradientSync, ARankThatFailsTakesPartInTheSumsOfTheOthers) {
         }
         sync.flush();
         sync.finish();
-        sync.take_sums();
+        sync.end_step();
         TORCH_CHECK(sync.buckets().view(2).eq(3).all().item<bool>());
       }
       TORCH_CHECK(sync.buckets().view(0).eq(3).all().item<bool>());
@@ -158,8 +158,8 @@ SyncPhase step(const ProcessGroup& world, OverlappedSum& sum,
   partials[0] = {.first = world.rank(),
                  .last = world.rank() + 1,
                  .gradients = backward.rest()};
-  sum.finish(partials[0].gradients);
-  sum.wait();
+  sum.end_backward(partials[0].gradients);
+  sum.finish();
   const SyncPhase phase = sum.state().phase;
   if (phase == SyncPhase::kOpen) {
     sum.set_schedule(/*came_once=*/!sum.state().repeated);
@@ -191,7 +191,7 @@ TEST(OverlappedSum, FindsAGradientThatComesAgainInTheFirstStep) {
     TORCH_CHECK(sum.state().repeated == 1U);
     std::vector<PartialSum> partials(1);
     partials[0].gradients = backward.rest();
-    sum.finish(partials[0].gradients);
+    sum.end_backward(partials[0].gradients);
     sum.set_schedule(/*came_once=*/false);
     TORCH_CHECK(sum.schedule() == SendingSchedule::kAfterBackward);
     sum.sum_after(std::move(partials));

@@ -124,9 +124,9 @@ TEST_F(OneGpu, GivesRanksWithAPartOfTheStateTheBitsOfOneDevice) {
   const auto expected = trained_on({kGpu}, 2);
   for (const auto stage : {ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
     ProcessGroupOptions options;
-    options.backend = "tcp";
-    options.device_type = torch::kCUDA;
-    options.timeout = std::chrono::seconds(60);
+    options.backend("tcp");
+    options.device_type(torch::kCUDA);
+    options.timeout(std::chrono::seconds(60));
     spawn(
         2,
         [&](const ProcessGroup& world) {
