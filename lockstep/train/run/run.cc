@@ -33,7 +33,8 @@ data::LoaderOptions loader_options(const TrainOptions& options,
       .workers(options.loader().workers())
       .shuffle(options.loader().shuffle())
       // In a small last batch, a rank may have no sample to make a step with.
-      .drop_last(options.loader().drop_last() || options.communication().is_local())
+      .drop_last(options.loader().drop_last() ||
+                 options.communication().is_local())
       .seed(options.seed());
 }
 
