@@ -79,7 +79,7 @@ class TrainStep {
   /// Cuts the batch into shards. `all` is the tuple of the inputs and the
   /// target. `trains` is true in run().
   Shards cut(const c10::IValue& all, bool trains) const;
-  /// What the passes of a step's shards have in common.
+  /// Input of compute_shards(), the same for all shards of a step.
   struct StepInput {
     const Shards& shards;
     const DifferentiableInputs& differentiable;

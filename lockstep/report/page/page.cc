@@ -193,10 +193,6 @@ void Page::add_heading(const std::string& text) {
   add(fmt::format("<h3>{}</h3>\n", escaped(text)));
 }
 
-void Page::add_paragraph(const std::string& text) {
-  add(fmt::format("<p>{}</p>\n", escaped(text)));
-}
-
 void Page::add_list(const std::vector<std::string>& items) {
   if (items.empty()) return;
   add("<ul>\n");

@@ -21,7 +21,6 @@ class Page {
   /// without content is left out.
   void begin_chapter(const std::string& title);
   void add_heading(const std::string& text);
-  void add_paragraph(const std::string& text);
   void add_list(const std::vector<std::string>& items);
 
   enum class Cells { kFigures, kProse };
