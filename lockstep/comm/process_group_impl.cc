@@ -133,7 +133,8 @@ std::string ProcessGroup::Impl::choose_backend(
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("backend {} does not work on {} tensors", name,
                              c10::DeviceTypeName(options_.device_type(), true)),
-         .fix = "set device_type to torch::kCUDA, or use shm or tcp"});
+         .fix = "set ProcessGroupOptions().device_type(torch::kCUDA), or use "
+                "shm or tcp"});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
@@ -142,7 +143,7 @@ std::string ProcessGroup::Impl::choose_backend(
          .what = "backend shm needs all ranks on one host",
          .expected = "one kernel, process and network namespace, and user",
          .got = fmt::format("ranks at: {}", fmt::join(places, "; ")),
-         .fix = "use --backend tcp, or auto"});
+         .fix = "use the backend tcp or auto"});
   }
   return name;
 }

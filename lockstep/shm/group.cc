@@ -94,7 +94,7 @@ void check_rank_count(int ranks) {
                    .what = "too many ranks for shared memory",
                    .expected = fmt::format("1 to {}", kMaxRanks),
                    .got = std::to_string(ranks),
-                   .fix = "use --backend tcp"});
+                   .fix = "use the backend tcp"});
 }
 
 std::shared_ptr<const Segment> Group::make_segment(int ranks) {

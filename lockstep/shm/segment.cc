@@ -110,7 +110,7 @@ std::shared_ptr<const Segment> Segment::map_file(
     fail(fmt::format("can't open the shared memory of process {}", address.pid),
          errno,
          "ranks that share memory run as one user and see each other's "
-         "processes; use --backend tcp otherwise");
+         "processes; otherwise use the backend tcp");
   }
   struct stat status {};
   const int seals = ::fcntl(file.get(), F_GET_SEALS);

@@ -51,10 +51,8 @@ void check_evaluations(const TrainOptions& options) {
                                   options.evaluation().early_stop());
   }
   if (options.evaluation().enabled()) return;
-  refuse(
-      "save_best and early_stop look at evaluations, and this run makes no "
-      "evaluation",
-      "", "leave out --no-eval, and set --eval-every");
+  refuse("save_best and early_stop need evaluations, and this run makes none",
+         "", "leave out --no-eval, and set --eval-every");
 }
 
 void check_zero(const TrainOptions& options) {
@@ -74,16 +72,15 @@ void check_local_steps(const TrainOptions& options) {
   const int64_t steps = options.communication().local_steps();
   const auto check_multiple = [&](const char* name, int64_t every) {
     if (every % steps == 0) return;
-    refuse(fmt::format("{} {} is between steps in which the ranks meet", name,
-                       every),
+    refuse(fmt::format("{} {} is between outer steps", name, every),
            fmt::format("a multiple of local_steps {}", steps),
            "change one of the two");
   };
-  check_multiple("checkpoint_every", options.checkpoint().every());
-  check_multiple("eval_every", options.evaluation().every());
+  check_multiple("checkpoint().every", options.checkpoint().every());
+  check_multiple("evaluation().every", options.evaluation().every());
   if (options.checkpoint().each_epoch()) {
-    refuse("an epoch may end between steps in which the ranks meet",
-           "checkpoint_every", "leave out --checkpoint-every-epoch");
+    refuse("an epoch may end between outer steps", "checkpoint().every",
+           "leave out --checkpoint-every-epoch");
   }
   if (options.precision() == Precision::kFloat16) {
     refuse(
@@ -133,14 +130,14 @@ void check_spikes(const TrainOptions& options) {
     refuse(
         "a spike can't be answered by going back to a checkpoint where none "
         "are written",
-        "out_dir and checkpoint_every",
+        "out_dir and checkpoint().every",
         "give --out-dir and --checkpoint-every, or --on-spike skip");
   }
 }
 
 void check_verification(const TrainOptions& options) {
-  check_at_least("verify_every", options.verify().every(), 0);
-  check_at_least("verify_gradients_every", options.verify().gradients_every(),
+  check_at_least("verify().every", options.verify().every(), 0);
+  check_at_least("verify().gradients_every", options.verify().gradients_every(),
                  0);
   const bool is_classic = options.strategy() == Strategy::kDataParallelClassic;
   if (!is_classic || options.verify().gradients_every() == 0) return;
@@ -152,8 +149,8 @@ void check_devices(const TrainOptions& options) {
   if (!options.devices().empty()) return;
   throw InvalidArgument("train", {.code = ErrorCode::kNoSuchDevice,
                                   .what = "there is no device to train on",
-                                  .fix = "give at least one, e.g. "
-                                         "devices(\"auto\")"});
+                                  .fix = "set TrainOptions().devices("
+                                         "lockstep::devices(\"auto\"))"});
 }
 
 int64_t shards_of(int64_t asked, int64_t count,
@@ -267,21 +264,24 @@ void check_options(const TrainOptions& options) {
   check_at_least("max_steps", options.max_steps(), 0);
   check_at_least("epochs", options.epochs(), options.max_steps() > 0 ? 0 : 1);
   check_at_least("shards", options.shards(), 0);
-  check_at_least("eval_every", options.evaluation().every(), 0);
-  check_at_least("early_stop", options.evaluation().early_stop(), 0);
+  check_at_least("evaluation().every", options.evaluation().every(), 0);
+  check_at_least("evaluation().early_stop", options.evaluation().early_stop(),
+                 0);
   check_evaluations(options);
   check_zero(options);
   check_communication(options);
   check_spikes(options);
   check_verification(options);
-  check_at_least("eval_batch_size", options.evaluation().batch_size(), 0);
-  check_at_least("checkpoint_every", options.checkpoint().every(), 0);
-  check_at_least("snapshot_every", options.checkpoint().snapshot_every(), 0);
+  check_at_least("evaluation().batch_size", options.evaluation().batch_size(),
+                 0);
+  check_at_least("checkpoint().every", options.checkpoint().every(), 0);
+  check_at_least("checkpoint().snapshot_every",
+                 options.checkpoint().snapshot_every(), 0);
   if (options.checkpoint().keep() != 0) {
-    check_at_least("keep_checkpoints", options.checkpoint().keep(), 2);
+    check_at_least("checkpoint().keep", options.checkpoint().keep(), 2);
   }
-  check_at_least("log_every", options.log().every(), 1);
-  check_at_least("trace_steps", options.log().trace_steps(), 1);
+  check_at_least("log().every", options.log().every(), 1);
+  check_at_least("log().trace_steps", options.log().trace_steps(), 1);
   check_not_negative("clip_grad_norm", options.clip_grad_norm());
 }
 

@@ -28,6 +28,9 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
   DataParallel(module, SAYS(lockstep::devices("2xcpu")));
   lockstep::devices("cpu:9,cpu:9", SAYS(Duplicates::kAllow),
                     SAYS(Oversubscription::kAllow));
+  ProcessGroupOptions().bad_links(SAYS(BadLinks::kStage));
+  SAYS(ProcessGroupOptions().device_type(torch::kCUDA));
+  train::SAYS(TrainOptions().devices(lockstep::devices("auto")));
   Net* model = module.get();
   SAYS(lockstep::to(*model, devices[0]));
   DistributedDataParallel(module, world, DistributedDataParallelOptions()
@@ -74,6 +77,7 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
   TrainStepOptions().loss_reduction(SAYS(LossReduction::kSum));
   SAYS(TrainStepOptions().loss_reduction(LossReduction::kSum));
   TrainStepOptions().SAYS(empty_batch(EmptyBatch::kSkip));
+  SAYS(TrainStepOptions().clip_grad_norm(1.0));
   Trainer<Net>([] { return std::make_shared<Net>(); })
       .SAYS(empty_batch(EmptyBatch::kSkip));
   Trainer<Net>([] { return std::make_shared<Net>(); }).optimizer([](Net& net) {

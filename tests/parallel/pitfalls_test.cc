@@ -42,7 +42,7 @@ TEST(Pitfalls, NameAParameterThatIsNotOnTheFirstDevice) {
   to(*net, slices(2)[1]);
   expect_parts(error_of([&] { DataParallel model(net, slices(2)); }),
                {"parameter 'net.0.weight' is not on the first device",
-                "expected cpu:0 (device_ids[0])", "got cpu:1",
+                "expected cpu:0, the first of the devices", "got cpu:1",
                 "lockstep::to(*model, devices[0])"});
   to(*net, slices(2)[0]);
   EXPECT_EQ(error_of([&] { DataParallel model(net, slices(2)); }),

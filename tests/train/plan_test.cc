@@ -74,10 +74,10 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
   refuses([](auto& o) { o.batch_size(0); }, "batch_size");
   refuses([](auto& o) { o.epochs(0); }, "epochs");
   refuses([](auto& o) { o.max_steps(-1); }, "max_steps");
-  refuses([](auto& o) { o.checkpoint().keep(1); }, "keep_checkpoints");
+  refuses([](auto& o) { o.checkpoint().keep(1); }, "checkpoint().keep");
   refuses([](auto& o) { o.clip_grad_norm(std::nan("")); }, "clip_grad_norm");
   refuses([](auto& o) { o.verify().gradients_every(-1); },
-          "verify_gradients_every");
+          "verify().gradients_every");
   refuses(
       [](auto& o) {
         o.strategy(Strategy::kDataParallelClassic);

@@ -113,7 +113,7 @@ struct Begin {
     throw CommError({.code = ErrorCode::kNoSharedMemory,
                      .what = "ranks over " + backend.getBackendName() +
                              " share no memory of the host",
-                     .fix = "use --backend shm on one host"});
+                     .fix = "use the backend shm on one host"});
   }
 };
 
@@ -133,8 +133,8 @@ auto checked(const c10d::Backend& backend, const Call& call) {
                          backend.getRank(), backend.getSize()),
          .expected = is_shared ? "a GPU for each rank" : "",
          .got = last_line(text),
-         .fix = is_shared ? "name as many GPUs as there are ranks, or use "
-                            "--backend shm, which copies through the host"
+         .fix = is_shared ? "use as many GPUs as ranks, or the backend "
+                            "shm, which copies through the host"
                           : "run it with NCCL_DEBUG=WARN, which prints the "
                             "cause"});
   }

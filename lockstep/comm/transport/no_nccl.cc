@@ -10,7 +10,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
                    .what = "the nccl backend is not in this build",
                    .expected = "a build with the CUDA toolkit",
                    .got = "one without",
-                   .fix = "use --backend shm or tcp, or build with CUDA"});
+                   .fix = "use the backend shm or tcp, or build with CUDA"});
 }
 
 }  // namespace lockstep

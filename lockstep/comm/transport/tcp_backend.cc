@@ -57,7 +57,7 @@ void TcpBackend::barrier() { tcp::barrier(*mesh_); }
 SharedMemory TcpBackend::share(size_t, Timeout) {
   throw CommError({.code = ErrorCode::kNoSharedMemory,
                    .what = "ranks over tcp share no memory",
-                   .fix = "use --backend shm on one host"});
+                   .fix = "use the backend shm on one host"});
 }
 
 void TcpBackend::send(int to, int tag, ConstBytes data, Timeout timeout,

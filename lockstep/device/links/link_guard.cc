@@ -76,8 +76,8 @@ void guard_links(std::span<const Device> devices, BadLinks bad_links) {
          .what = "copies between devices arrive changed:\n  " +
                  describe_bad_links(findings) + "\n ",
          .fix =
-             "fix the link, leave a device out, or go on through memory of the "
-             "host: --bad-links stage"});
+             "fix the link, leave a device out, or copy through the memory of "
+             "the host: --bad-links stage, BadLinks::kStage"});
   }
   std::set<Link> bad;
   for (const LinkFinding& finding : findings) bad.insert(finding.copy.link);

@@ -43,7 +43,7 @@ void detail::check_on_device(const ModuleHandle& module, const Device& device) {
           {.code = ErrorCode::kMixedDevices,
            .what =
                fmt::format("{} '{}' is not on the first device", kind, name),
-           .expected = device.name() + " (device_ids[0])",
+           .expected = device.name() + ", the first of the devices",
            .got = place ? place->name() : tensor.device().str(),
            .fix = "call lockstep::to(*model, devices[0]) before wrapping the "
                   "model"});

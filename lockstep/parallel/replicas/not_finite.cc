@@ -116,7 +116,7 @@ void warn_not_finite(ReplicaGroup& group, const TrainStepOptions& options,
       fmt::format(
           "train_step() updated nothing, because {}{}{}{}. There is no warning "
           "for later steps: check StepResult::is_finite. Lower the learning "
-          "rate or set TrainStepOptions().clip_grad_norm()",
+          "rate or set TrainStepOptions().clip_grad_norm(1.0)",
           what,
           has_ranks && !has_loss ? fmt::format(" on rank {}", group.rank())
                                  : "",
