@@ -240,7 +240,7 @@ std::string ProcessGroup::Impl::get(const std::string& key) const {
       const bool is_broken = now_s - before_s < seconds_of(piece) / 2;
       if (!is_late && !is_broken && !control::is_attempt_over()) continue;
       throw CommError(
-          {.code = ErrorCode::kCollectiveFailed,
+          {.code = ErrorCode::kRanksNotConnected,
            .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
                                rank, size, key, is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),

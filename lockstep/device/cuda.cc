@@ -40,14 +40,6 @@ void check(cudaError_t result, std::string_view act, int index) {
 /// The caching allocator has no devices until CUDA is initialised.
 void initialise() { at::globalContext().lazyInitDevice(c10::DeviceType::CUDA); }
 
-/// Makes cuDNN add in a fixed order. Its fastest kernels for the gradient of a
-/// convolution give other bits each time. A program may undo this after its
-/// first worker.
-void fix_order_of_sums() {
-  static std::once_flag once;
-  std::call_once(once, [] { at::globalContext().setDeterministicCuDNN(true); });
-}
-
 }  // namespace
 
 struct Fence {
@@ -71,10 +63,14 @@ Properties properties(int index) {
   return result;
 }
 
+void fix_order_of_sums() {
+  static std::once_flag once;
+  std::call_once(once, [] { at::globalContext().setDeterministicCuDNN(true); });
+}
+
 void bind_thread(int index) {
   const c10::DeviceIndex device = checked_index(index);
   initialise();
-  fix_order_of_sums();
   c10::cuda::set_device(device);
   c10::cuda::setCurrentCUDAStream(
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));

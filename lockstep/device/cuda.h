@@ -24,8 +24,11 @@ bool is_built();
 int device_count();
 /// Throws DeviceError if there is no GPU `index`, as do all of these functions.
 Properties properties(int index);
-/// Makes GPU `index` and a stream from its pool current for this thread, and
-/// cuDNN deterministic in this process.
+/// Makes cuDNN add in a fixed order in this process. Its fastest kernels for
+/// the gradient of a convolution give other bits each time. Only the first call
+/// has an effect, so a program may undo it.
+void fix_order_of_sums();
+/// Makes GPU `index` and a stream from its pool current for this thread.
 void bind_thread(int index);
 /// Waits until this thread's stream on its current device is idle.
 void synchronize();

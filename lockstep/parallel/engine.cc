@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/device/cuda.h"
 #include "lockstep/device/tensor_device.h"
 #include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -108,6 +109,14 @@ void check_needs_no_closure(const torch::optim::Optimizer& optimizer) {
               "loss(model->forward(x), y); l.backward(); return l; })"});
 }
 
+// Two runs must have the same bits. docs/decisions/0045
+void make_deterministic(const std::vector<Device>& devices) {
+  const bool has_gpu =
+      std::any_of(devices.begin(), devices.end(),
+                  [](const Device& device) { return device.is_cuda(); });
+  if (has_gpu) cuda::fix_order_of_sums();
+}
+
 }  // namespace
 
 Engine::Engine(Module module, std::vector<Device> devices,
@@ -118,6 +127,7 @@ Engine::Engine(Module module, std::vector<Device> devices,
       options_(std::move(options)),
       ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
       local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
+  make_deterministic(devices_);
   group();
   if (world_.size() > 1) follow_layout();
 }
@@ -132,6 +142,7 @@ Engine::Engine(Module module, const ProcessGroup& world,
   const ModuleHandle handle = module_.read();
   note_parameters(handle);
   devices_ = {device_of_rank(world_, handle, options)};
+  make_deterministic(devices_);
   if (cuts_state()) {
     follow_layout();
   } else {

@@ -308,7 +308,8 @@ std::string address_towards(const addrinfo& peer) {
       ::connect(socket.get(), peer.ai_addr, peer.ai_addrlen) != 0) {
     return {};
   }
-  return store::SocketAddress::of_socket(socket.get()).host();
+  const std::string host = store::SocketAddress::of_socket(socket.get()).host();
+  return host == "?" ? std::string() : host;
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ TEST(WorldStore, WaitsForItsOwnTimeout) {
     ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
         store, 0, 2, "127.0.0.1", options));
   });
-  EXPECT_EQ(caught.code, ErrorCode::kCollectiveFailed) << caught.message;
+  EXPECT_EQ(caught.code, ErrorCode::kRanksNotConnected) << caught.message;
 }
 
 TEST_P(C10d, AProfilerSeesTheOperations) {

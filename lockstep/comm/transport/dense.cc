@@ -1,5 +1,7 @@
 #include "lockstep/comm/transport/dense.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace lockstep {
 
 at::Tensor dense(const at::Tensor& tensor) {
@@ -8,6 +10,13 @@ at::Tensor dense(const at::Tensor& tensor) {
     return tensor;
   }
   return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+void copy_and_wait(const at::Tensor& destination, const at::Tensor& source) {
+  destination.copy_(source);
+  if (destination.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl device(destination.device().type());
+  device.getStream(destination.device()).synchronize();
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& dense) {

@@ -11,6 +11,10 @@ namespace lockstep {
 /// without gaps: `tensor` itself if it is there, otherwise a copy.
 at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
+/// Copies `source` to `destination`, and waits for this thread's stream if the
+/// destination is on a GPU: if it has gaps, LibTorch's copy ends with a kernel.
+void copy_and_wait(const at::Tensor& destination, const at::Tensor& source);
+
 /// A dense tensor that receives the result for a tensor which may have gaps or
 /// be on another device.
 class Result {
@@ -19,8 +23,10 @@ class Result {
       : tensor_(tensor), dense_(lockstep::dense(tensor)) {}
   const at::Tensor& dense() const { return dense_; }
   std::span<std::byte> bytes() const { return bytes_of(dense_); }
+  /// Copies the result into the tensor. It is there when this returns, also for
+  /// streams other than this thread's.
   void write_back() {
-    if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
+    if (!dense_.is_same(tensor_)) copy_and_wait(tensor_, dense_);
   }
 
  private:

@@ -319,7 +319,7 @@ void HostTransport::perform(const Reduce& call, Timeout timeout) {
   if (is_premul(call.op)) {
     at::Tensor product = scaled(result.dense(), call.op).contiguous();
     backend_->reduce(bytes_of(product), call.root, reduction);
-    if (rank() == call.root) at::Tensor(call.tensor).copy_(product);
+    if (rank() == call.root) copy_and_wait(call.tensor, product);
     return;
   }
   backend_->reduce(result.bytes(), call.root, reduction);

@@ -80,6 +80,7 @@ Leftovers::Leftovers() {
   }
   pipe_ = std::move(pipe.write);
   ignored_ = children();
+  ignored_.insert(watchdog_);  // also if /proc can't be read
   ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/exchange/partition.h"
 
+#include <algorithm>
+
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
@@ -11,17 +13,23 @@ using torch::Tensor;
 Partition::Partition(const ProcessGroup& world, std::vector<Tensor> parameters)
     : world_(world), tree_sum_(tree_sum_of(world)) {
   const int64_t ranks = world.size();
+  // Bytes of the rests that each rank owns so far.
+  std::vector<int64_t> rest_bytes(static_cast<size_t>(ranks));
   for (size_t p = 0; p < parameters.size(); ++p) {
     const Tensor& parameter = parameters[p];
     element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
-    Cut cut{.is_cut = is_large(parameter),
-            .root = static_cast<int>(p) % world.size()};
+    Cut cut{.is_cut = is_large(parameter)};
     // On a GPU, a whole parameter is one block of the update.
     const int64_t blocks =
         parameter.is_cpu() ? parameter.numel() / optim::kBlockElements / ranks
                            : 0;
     cut.piece = blocks * optim::kBlockElements;
     cut.rest = parameter.numel() - cut.piece * ranks;
+    if (cut.is_cut) {
+      const auto least = std::min_element(rest_bytes.begin(), rest_bytes.end());
+      cut.root = static_cast<int>(least - rest_bytes.begin());
+      *least += cut.rest * element_bytes_[p];
+    }
     cuts_.push_back(cut);
   }
 }

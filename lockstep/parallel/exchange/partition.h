@@ -18,8 +18,8 @@ namespace lockstep {
 /// A large parameter (is_large()) is cut, in the order of its memory, into one
 /// piece for each rank. All pieces have the same number of blocks
 /// (kBlockElements). The rest, which has fewer blocks than there are ranks,
-/// belongs to one rank, a different one for each parameter. On a GPU, all of
-/// the parameter is that rest. A small parameter belongs to every rank: each
+/// belongs to the rank that has the fewest bytes of rests so far. On a GPU, all
+/// of the parameter is that rest. A small parameter belongs to every rank: each
 /// makes the same update, which costs little memory.
 ///
 /// reduce_scatter() brings the sums of gradients to their owners, and

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -12,6 +13,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/exchange/partition.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep::one_gpu_test {
@@ -84,6 +86,12 @@ class OneGpu : public testing::Test {
   }
 };
 
+// First, before another test makes the process deterministic.
+TEST_F(OneGpu, MakesALoopOfDistributedDataParallelDeterministic) {
+  const DistributedDataParallel model(new_net(), ProcessGroup());
+  EXPECT_TRUE(at::globalContext().deterministicCuDNN());
+}
+
 TEST_F(OneGpu, GivesTwoReplicasTheBitsOfOne) {
   check_same(trained_on({kGpu, kGpu}, 2), trained_on({kGpu}, 2));
 }
@@ -138,6 +146,23 @@ TEST_F(OneGpu, GivesRanksWithAPartOfTheStateTheBitsOfOneDevice) {
         },
         options);
   }
+}
+
+TEST_F(OneGpu, GivesEachRankAnEqualPartOfTheState) {
+  const auto options = torch::device(torch::kCUDA);
+  const Tensor weight = torch::zeros({512, 512}, options);
+  const Tensor bias = torch::zeros({512}, options);
+  ProcessGroupOptions group_options;
+  group_options.backend("tcp").device_type(torch::kCUDA);
+  spawn(
+      2,
+      [&](const ProcessGroup& world) {
+        const Partition partition(world, {weight, bias, weight, bias});
+        TORCH_CHECK(partition.is_cut(0) && partition.is_cut(2));
+        TORCH_CHECK(partition.owns(0, 0) == (world.rank() == 0));
+        TORCH_CHECK(partition.owns(2, 0) == (world.rank() == 1));
+      },
+      group_options);
 }
 
 TEST_F(OneGpu, LeavesTheCallersRandomNumbersAlone) {
