@@ -162,7 +162,7 @@ C10dBackend::Work C10dBackend::submit(CollectiveCall call, bool is_async,
 
 C10dBackend::Work C10dBackend::allreduce(
     Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const at::Tensor tensor = checks("allreduce").only(tensors);
+  const at::Tensor tensor = checks("all_reduce").only(tensors);
   return submit(calls().all_reduce(tensor, options.reduceOp), options);
 }
 
@@ -238,7 +238,7 @@ C10dBackend::Work C10dBackend::broadcast(
 
 C10dBackend::Work C10dBackend::allgather(
     Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const CallChecks check = checks("allgather");
+  const CallChecks check = checks("all_gather");
   return submit(calls().all_gather(check.only(outputs), check.only(inputs)),
                 options);
 }
@@ -277,7 +277,7 @@ C10dBackend::Work C10dBackend::allgather_coalesced(
 
 C10dBackend::Work C10dBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  checks("allgather_into_tensor")
+  checks("all_gather_into_tensor")
       .same_count("an output for each input", inputs.size(), outputs.size());
   CollectiveCall all{.type = OpType::_ALLGATHER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {

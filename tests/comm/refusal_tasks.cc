@@ -73,22 +73,22 @@ void refuse_tensors(c10d::Backend& backend) {
   };
   for (const auto& bad : kinds) {
     Tensors list{bad};
-    refused("allreduce", ErrorCode::kBadTensor,
+    refused("all_reduce", ErrorCode::kBadTensor,
             [&] { backend.allreduce(list, {}); });
     refused("broadcast", ErrorCode::kBadTensor,
             [&] { backend.broadcast(list, {}); });
     refused("reduce", ErrorCode::kBadTensor, [&] { backend.reduce(list, {}); });
-    refused("allgather", ErrorCode::kBadTensor, [&] {
+    refused("all_gather", ErrorCode::kBadTensor, [&] {
       Lists outputs{Tensors(size, dense)};
       backend.allgather(outputs, list, {});
     });
   }
   Tensors expanded{torch::ones({1}).expand({4})};
-  refused("allreduce", ErrorCode::kBadTensor,
+  refused("all_reduce", ErrorCode::kBadTensor,
           [&] { backend.allreduce(expanded, {}); });
   Tensors none, two{some(), some()};
   for (Tensors* list : {&none, &two}) {
-    refused("allreduce", ErrorCode::kBadTensor,
+    refused("all_reduce", ErrorCode::kBadTensor,
             [&] { backend.allreduce(*list, {}); });
     refused("broadcast", ErrorCode::kBadTensor,
             [&] { backend.broadcast(*list, {}); });
@@ -118,7 +118,7 @@ void refuse_lists(c10d::Backend& backend) {
   Tensors input{some()};
   for (const auto& bad : {few, large}) {
     Lists outputs{bad};
-    refused("allgather", ErrorCode::kBadTensor,
+    refused("all_gather", ErrorCode::kBadTensor,
             [&] { backend.allgather(outputs, input, {}); });
     refused("reduce_scatter", ErrorCode::kBadTensor,
             [&] { backend.reduce_scatter(input, outputs, {}); });
@@ -139,13 +139,13 @@ void refuse_lists(c10d::Backend& backend) {
   at::Tensor own = some(), whole = some(static_cast<int64_t>(size) * 4 + 1),
              ints = some(static_cast<int64_t>(size) * 4).to(torch::kInt32);
   for (at::Tensor& bad : std::array{std::ref(whole), std::ref(ints)}) {
-    refused("allgather_into_tensor", ErrorCode::kBadTensor,
+    refused("all_gather_into_tensor", ErrorCode::kBadTensor,
             [&] { backend._allgather_base(bad, own, {}); });
     refused("reduce_scatter_tensor", ErrorCode::kBadTensor,
             [&] { backend._reduce_scatter_base(own, bad, {}); });
   }
   Tensors one{some()}, two{some(), some()};
-  refused("allgather_into_tensor", ErrorCode::kBadTensor,
+  refused("all_gather_into_tensor", ErrorCode::kBadTensor,
           [&] { backend.allgather_into_tensor_coalesced(one, two, {}); });
   refused("reduce_scatter_tensor", ErrorCode::kBadTensor,
           [&] { backend.reduce_scatter_tensor_coalesced(one, two, {}); });
