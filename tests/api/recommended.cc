@@ -30,6 +30,7 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
                     SAYS(Oversubscription::kAllow));
   ProcessGroupOptions().bad_links(SAYS(BadLinks::kStage));
   SAYS(ProcessGroupOptions().device_type(torch::kCUDA));
+  SAYS(init(ProcessGroupOptions().device_type(torch::kCUDA)));
   train::SAYS(TrainOptions().devices(lockstep::devices("auto")));
   Net* model = module.get();
   SAYS(lockstep::to(*model, devices[0]));
