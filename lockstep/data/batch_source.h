@@ -17,9 +17,9 @@ namespace lockstep::data {
 struct Batch {
   torch::Tensor data{};    ///< input of the module, (N, ...)
   torch::Tensor target{};  ///< what the loss compares the output with, (N, ...)
-  /// Arguments of a forward() that does not take one tensor. Each
-  /// is a tensor of (N, ...), or a tuple, list or dict of such tensors. `data`
-  /// is then undefined.
+  /// Arguments of a forward() that does not take one tensor. Each is a tensor
+  /// of (N, ...), or a tuple, list or dict of such tensors. `data` is then
+  /// undefined.
   std::vector<c10::IValue> inputs{};
   /// Target that is not one tensor. `target` is then undefined.
   c10::IValue nested_target{};

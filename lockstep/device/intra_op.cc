@@ -89,6 +89,15 @@ void intra_op_for(int64_t count,
   if (team.error != nullptr) std::rethrow_exception(team.error);
 }
 
+void intra_op_for(c10::DeviceType device, int64_t count,
+                  const std::function<void(int64_t, int64_t)>& task) {
+  if (device == c10::DeviceType::CPU) {
+    intra_op_for(count, task);
+  } else if (count > 0) {
+    task(0, count);
+  }
+}
+
 void end_idle_team_of_this_thread() {
   constexpr int kPauseSoft = 1;  // omp_pause_soft
   const OpenMp& omp = OpenMp::get();

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 
+#include <c10/core/DeviceType.h>
+
 namespace lockstep {
 
 /// Makes operators that this thread calls compute with `threads` threads,
@@ -17,6 +19,10 @@ void set_intra_op_threads_of_this_thread(int threads);
 /// and is silently serial without it. This function gives the work to the team
 /// of LibTorch's own OpenMP runtime. A second runtime would start more threads.
 void intra_op_for(int64_t count,
+                  const std::function<void(int64_t begin, int64_t end)>& task);
+/// Same, for work on tensors on `device`. Other threads have other streams of a
+/// GPU, so there the calling thread runs the whole task.
+void intra_op_for(c10::DeviceType device, int64_t count,
                   const std::function<void(int64_t begin, int64_t end)>& task);
 
 /// Ends the idle threads of the OpenMP team that LibTorch's operators use in

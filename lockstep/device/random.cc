@@ -121,6 +121,17 @@ struct RandomScope::State {
   const at::Generator* outer_generator = nullptr;
   bool outer_key = false;
   torch::Tensor outer_gpu_state;  // undefined: nothing to restore
+
+  /// Calls `change` with the generator of this thread's GPU, whose state is
+  /// restored at the end. Does nothing if there is no such generator.
+  template <class Change>
+  void change_gpu(const Change& change) {
+    auto gpu = cuda::current_generator();
+    if (!gpu.defined()) return;
+    const std::lock_guard lock(gpu.mutex());
+    outer_gpu_state = gpu.get_state();
+    change(gpu);
+  }
 };
 
 RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
@@ -128,11 +139,8 @@ RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
     : state_(std::make_unique<State>()) {
   const uint64_t stream = mix_seed(seed, step, shard, phase);
   if (cuda::device_count() > 0) {
-    if (auto generator = cuda::current_generator(); generator.defined()) {
-      const std::lock_guard lock(generator.mutex());
-      state_->outer_gpu_state = generator.get_state();
-      generator.set_current_seed(stream);
-    }
+    state_->change_gpu(
+        [&](at::Generator& gpu) { gpu.set_current_seed(stream); });
   }
   enter(at::make_generator<at::CPUGeneratorImpl>(stream));
 }
@@ -140,10 +148,8 @@ RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
 RandomScope::RandomScope(const RandomState& state)
     : state_(std::make_unique<State>()) {
   if (state.gpu_.defined()) {
-    auto generator = cuda::current_generator();
-    const std::lock_guard lock(generator.mutex());
-    state_->outer_gpu_state = generator.get_state();
-    generator.set_state(state.gpu_.get_state());
+    state_->change_gpu(
+        [&](at::Generator& gpu) { gpu.set_state(state.gpu_.get_state()); });
   }
   enter(state.cpu_.clone());
 }

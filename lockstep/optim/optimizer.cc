@@ -189,7 +189,12 @@ void Optimizer::step() {
   }
   begin_step(has_gradient);
   const auto count = static_cast<int64_t>(blocks_.size());
-  const auto update_blocks = [&](int64_t begin, int64_t end) {
+  const auto on_gpu =
+      std::find_if(parameters_.begin(), parameters_.end(),
+                   [](const Tensor& parameter) { return !parameter.is_cpu(); });
+  const c10::DeviceType device =
+      on_gpu == parameters_.end() ? torch::kCPU : on_gpu->device().type();
+  intra_op_for(device, count, [&](int64_t begin, int64_t end) {
     torch::NoGradGuard no_grad;
     for (int64_t b = begin; b < end; ++b) {
       const Block& block = blocks_[static_cast<size_t>(b)];
@@ -197,16 +202,7 @@ void Optimizer::step() {
       if (!gradient.defined()) continue;
       update(b, memory_view(gradient, block.offset, block.length));
     }
-  };
-  // Other threads have other streams of a GPU.
-  const bool is_on_host =
-      std::all_of(parameters_.begin(), parameters_.end(),
-                  [](const Tensor& parameter) { return parameter.is_cpu(); });
-  if (is_on_host) {
-    intra_op_for(count, update_blocks);
-  } else {
-    update_blocks(0, count);
-  }
+  });
 }
 
 void Optimizer::zero_grad() {

@@ -80,16 +80,12 @@ class DataParallelImpl<torch::jit::Module>
 /// Holds a DataParallelImpl<M>, as the holders of torch::nn do. Copies share
 /// it. Use `->`.
 template <class M>
-class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
+class DataParallel : public detail::WrapperHolder<DataParallelImpl<M>> {
   using Impl = DataParallelImpl<M>;
-  using Holder = torch::nn::ModuleHolder<Impl>;
+  using Holder = detail::WrapperHolder<Impl>;
 
  public:
-  /// Makes an empty holder, for a member that register_module() sets later.
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  DataParallel(std::nullptr_t) : Holder(nullptr) {}
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  DataParallel(std::shared_ptr<Impl> impl) : Holder(std::move(impl)) {}
+  using Holder::Holder;
   /// Wraps a module that can be cloned (torch::nn::Cloneable).
   DataParallel(std::shared_ptr<M> module, std::vector<Device> devices,
                DataParallelOptions options = {})
@@ -121,13 +117,6 @@ class DataParallel : public torch::nn::ModuleHolder<DataParallelImpl<M>> {
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the devices must be a std::vector<lockstep::Device>, such "
                   "as lockstep::devices(\"2xcpu\")");
-  }
-
-  Impl* operator->() const { return this->ptr().get(); }
-  Impl& operator*() const { return *this->ptr(); }
-  template <class... Inputs>
-  auto operator()(Inputs&&... inputs) const {
-    return this->ptr()->forward(std::forward<Inputs>(inputs)...);
   }
 };
 

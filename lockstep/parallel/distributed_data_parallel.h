@@ -98,17 +98,12 @@ class DistributedDataParallelImpl<torch::jit::Module>
 /// Copies share it. Use `->`.
 template <class M>
 class DistributedDataParallel
-    : public torch::nn::ModuleHolder<DistributedDataParallelImpl<M>> {
+    : public detail::WrapperHolder<DistributedDataParallelImpl<M>> {
   using Impl = DistributedDataParallelImpl<M>;
-  using Holder = torch::nn::ModuleHolder<Impl>;
+  using Holder = detail::WrapperHolder<Impl>;
 
  public:
-  /// Makes an empty holder, for a member that register_module() sets later.
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  DistributedDataParallel(std::nullptr_t) : Holder(nullptr) {}
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  DistributedDataParallel(std::shared_ptr<Impl> impl)
-      : Holder(std::move(impl)) {}
+  using Holder::Holder;
   DistributedDataParallel(std::shared_ptr<M> module,
                           const ProcessGroup& process_group,
                           const DistributedDataParallelOptions& options = {})
@@ -143,13 +138,6 @@ class DistributedDataParallel
     static_assert(std::derived_from<T, torch::nn::Module>,
                   "the ranks must be a lockstep::ProcessGroup, such as "
                   "lockstep::init()");
-  }
-
-  Impl* operator->() const { return this->ptr().get(); }
-  Impl& operator*() const { return *this->ptr(); }
-  template <class... Inputs>
-  auto operator()(Inputs&&... inputs) const {
-    return this->ptr()->forward(std::forward<Inputs>(inputs)...);
   }
 };
 

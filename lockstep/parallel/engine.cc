@@ -119,7 +119,7 @@ void make_deterministic(const std::vector<Device>& devices) {
 
 }  // namespace
 
-Engine::Engine(Module module, std::vector<Device> devices,
+Engine::Engine(ModuleSource module, std::vector<Device> devices,
                DataParallelOptions options)
     : module_(std::move(module)),
       world_(options.process_group()),
@@ -132,7 +132,7 @@ Engine::Engine(Module module, std::vector<Device> devices,
   if (world_.size() > 1) follow_layout();
 }
 
-Engine::Engine(Module module, const ProcessGroup& world,
+Engine::Engine(ModuleSource module, const ProcessGroup& world,
                const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
       world_(world),

@@ -44,15 +44,13 @@ class TorchOptimizer;
 /// All ranks must call the collective functions in the same order.
 class Engine {
  public:
-  using Module = ModuleSource;
-
   /// Constructor of DataParallel: makes the replicas and the memory that the
   /// ranks share. Collective.
-  Engine(Module module, std::vector<Device> devices,
+  Engine(ModuleSource module, std::vector<Device> devices,
          DataParallelOptions options);
   /// Constructor of DistributedDataParallel: makes the reducer. The first
   /// train_step() makes the one replica. Collective.
-  Engine(Module module, const ProcessGroup& world,
+  Engine(ModuleSource module, const ProcessGroup& world,
          const DistributedDataParallelOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -165,7 +163,7 @@ class Engine {
   /// or null if `optimizer` has to update by its own step().
   optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
 
-  Module module_;
+  ModuleSource module_;
   ProcessGroup world_;
   std::vector<Device> devices_;
   DataParallelOptions options_;

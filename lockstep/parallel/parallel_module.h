@@ -301,4 +301,29 @@ class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
   torch::jit::Module module_;
 };
 
+namespace detail {
+
+/// Holds a wrapper, as the holders of torch::nn hold a module. Copies share it.
+/// Unlike theirs, a const holder gives access to a wrapper that can be changed.
+template <class Impl>
+class WrapperHolder : public torch::nn::ModuleHolder<Impl> {
+  using Holder = torch::nn::ModuleHolder<Impl>;
+
+ public:
+  /// Makes an empty holder, for a member that register_module() sets later.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  WrapperHolder(std::nullptr_t) : Holder(nullptr) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  WrapperHolder(std::shared_ptr<Impl> impl) : Holder(std::move(impl)) {}
+
+  Impl* operator->() const { return this->ptr().get(); }
+  Impl& operator*() const { return *this->ptr(); }
+  template <class... Inputs>
+  auto operator()(Inputs&&... inputs) const {
+    return this->ptr()->forward(std::forward<Inputs>(inputs)...);
+  }
+};
+
+}  // namespace detail
+
 }  // namespace lockstep

@@ -42,6 +42,12 @@ class TimedOut : public CommError {
   using CommError::CommError;
 };
 
+[[noreturn]] void fail_gone() {
+  throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                      .what = "the store is gone",
+                      .got = std::strerror(errno)});
+}
+
 }  // namespace
 
 // The client's end of one connection. One thread may use it at a time. It can't
@@ -133,9 +139,7 @@ void Client::Channel::send(std::string_view bytes, Time deadline) {
     } else if (errno == EAGAIN) {
       wait_for(POLLOUT, deadline);
     } else if (errno != EINTR) {
-      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
-                          .what = "the store is gone",
-                          .got = std::strerror(errno)});
+      fail_gone();
     }
   }
 }
@@ -153,9 +157,7 @@ std::string Client::Channel::receive(Time deadline) {
     } else if (errno == EAGAIN) {
       wait_for(POLLIN, deadline);
     } else if (errno != EINTR) {
-      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
-                          .what = "the store is gone",
-                          .got = std::strerror(errno)});
+      fail_gone();
     }
   }
   return frame;

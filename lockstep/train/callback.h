@@ -15,8 +15,7 @@ struct RunState {
   int64_t total_steps = 0;
   double lr = 0;        ///< learning rate of the last step
   int64_t samples = 0;  ///< samples of the last step
-  /// Time of the last step on this rank, with the wait for the
-  /// other ranks.
+  /// Time of the last step on this rank, with the wait for the other ranks.
   double step_s = 0;
   /// The last step made no update: its loss was a spike, a float16 gradient
   /// overflowed, or the batch was empty.

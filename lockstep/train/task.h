@@ -10,7 +10,7 @@
 
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/data/batch_source.h"
-#include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
@@ -66,7 +66,7 @@ class Task {
 
   /// Makes a new model on `device`, with weights from LibTorch's default
   /// generator, which has the run's seed.
-  virtual Engine::Module make_model(const torch::Device& device) = 0;
+  virtual ModuleSource make_model(const torch::Device& device) = 0;
   /// Makes an optimizer for the model's parameters. `make_state` provides
   /// memory for its state.
   virtual std::unique_ptr<RunOptimizer> make_optimizer(

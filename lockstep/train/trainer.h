@@ -20,7 +20,7 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/module/invoke.h"
-#include "lockstep/parallel/module/module_handle.h"
+#include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/dataset_source.h"
@@ -61,11 +61,6 @@ class TrainerBase {
  protected:
   using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
                                  std::unique_ptr<torch::optim::Optimizer>>;
-  /// The functions that read the module and make others like it.
-  struct Handles {
-    std::function<ModuleHandle()> read;
-    std::function<ModuleHandle()> replicate;
-  };
 
   TrainerBase() = default;
   TrainerBase(const TrainerBase&) = default;
@@ -88,7 +83,7 @@ class TrainerBase {
   virtual bool has_step() const = 0;
   virtual bool has_optimizer() const = 0;
   /// Makes a new module on `device`.
-  virtual Handles make_module(const torch::Device& device) = 0;
+  virtual ModuleSource make_module(const torch::Device& device) = 0;
   /// Makes an optimizer for the module that was made last.
   virtual Optimizer make_optimizer(const optim::StateFactory& make_state) = 0;
 };
@@ -298,7 +293,7 @@ class Trainer : public TrainerBase {
   bool has_step() const override { return step_ != nullptr; }
   bool has_optimizer() const override { return make_optimizer_ != nullptr; }
 
-  Handles make_module(const torch::Device& device) override {
+  ModuleSource make_module(const torch::Device& device) override {
     module_ = make_();
     if (!module_) {
       throw InvalidArgument("train",

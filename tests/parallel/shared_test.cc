@@ -254,7 +254,7 @@ TEST(Batches, OfDifferentSizesAreRefused) {
   }
 }
 
-Engine::Module module_of(const std::shared_ptr<ScoresImpl>& net) {
+ModuleSource module_of(const std::shared_ptr<ScoresImpl>& net) {
   return engine_module<ScoresImpl>(net, detail::cloner_of(net));
 }
 

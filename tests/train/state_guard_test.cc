@@ -120,7 +120,7 @@ class FlippingTask : public tasks::ImageTask {
         rank_(rank),
         left_(left) {}
 
-  Engine::Module make_model(const torch::Device& device) override {
+  ModuleSource make_model(const torch::Device& device) override {
     auto module = ImageTask::make_model(device);
     read_ = module.read;
     return module;

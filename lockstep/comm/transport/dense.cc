@@ -12,11 +12,15 @@ at::Tensor dense(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+void wait_for_stream_of(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return;
+  const c10::Device device = tensor.device();
+  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+}
+
 void copy_and_wait(const at::Tensor& destination, const at::Tensor& source) {
   destination.copy_(source);
-  if (destination.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl device(destination.device().type());
-  device.getStream(destination.device()).synchronize();
+  wait_for_stream_of(destination);
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& dense) {

@@ -11,8 +11,11 @@ namespace lockstep {
 /// without gaps: `tensor` itself if it is there, otherwise a copy.
 at::Tensor dense(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(const at::Tensor& dense);
-/// Copies `source` to `destination`, and waits for this thread's stream if the
-/// destination is on a GPU: if it has gaps, LibTorch's copy ends with a kernel.
+/// Waits until this thread's stream on the device of `tensor` has done its
+/// work. Returns at once for a tensor on the host.
+void wait_for_stream_of(const at::Tensor& tensor);
+/// Copies `source` to `destination`, and waits until it is there. If the
+/// destination is on a GPU and has gaps, LibTorch's copy ends with a kernel.
 void copy_and_wait(const at::Tensor& destination, const at::Tensor& source);
 
 /// A dense tensor that receives the result for a tensor which may have gaps or

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <ATen/record_function.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -159,9 +158,7 @@ struct BarrierTags {
 /// thread that performs the call has other streams.
 void finish_tensors(const CollectiveCall& call) {
   const auto finish = [](const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.is_cpu()) return;
-    const c10::Device device = tensor.device();
-    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+    if (tensor.defined()) wait_for_stream_of(tensor);
   };
   const auto finish_all = [&](const auto& typed) {
     if constexpr (requires { typed.tensor; }) finish(typed.tensor);

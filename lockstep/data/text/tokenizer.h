@@ -39,8 +39,8 @@ class Tokenizer {
 void check_id(uint32_t id, int64_t vocabulary);
 
 /// Returns the tokenizer that to_json() or a tokenizer.json of Hugging Face
-/// describes. Throws DataError (kMalformedData, kMalformedData) naming the
-/// invalid part. `source` names the origin of the text in messages.
+/// describes. Throws DataError (kMalformedData) naming the invalid part.
+/// `source` names the origin of the text in messages.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view json,
                                                  const std::string& source);
 

@@ -58,8 +58,8 @@ class Deadline {
   Deadline(double limit_s, const CheckStop& check_stop)
       : limit_s_(limit_s), check_stop_(check_stop) {}
 
-  /// Sleeps for kPollMs. After the deadline, throws LaunchError with `problem`,
-  /// whose `got` says what has arrived so far ("": nothing).
+  /// Sleeps for kPollMs. After the deadline, throws LaunchError with `problem`.
+  /// Its `got` says what has arrived so far ("": nothing).
   void pause_or_throw(Problem problem) const;
 
  private:

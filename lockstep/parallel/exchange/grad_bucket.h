@@ -28,9 +28,9 @@ struct GradBucket {
 
 /// Replaces bucket.buffer by the weighted sum of all ranks' buffers, in place.
 /// Runs in a separate thread, one bucket after another, during the backward. It
-/// may block, and may make any number of calls to `world`, the same calls on
-/// every rank. In a loop of forward() and backward(), `world` is a group that
-/// only the hook uses. In train_step(), it is the group of the wrapper, so no
+/// may block, and may make any number of calls to `group`, the same calls on
+/// every rank. In a loop of forward() and backward(), `group` is one that only
+/// the hook uses. In train_step(), it is the group of the wrapper, so no
 /// other thread of this process may use that group during the step.
 using CommHook =
     std::function<void(const ProcessGroup& group, GradBucket& bucket)>;

@@ -13,6 +13,7 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
@@ -83,20 +84,17 @@ void ShardedUpdate::for_each_block(
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
                          static_cast<int64_t>(own_blocks.size()));
-    const auto run = [&](int64_t begin, int64_t end) {
-      torch::NoGradGuard no_grad;
-      Tensor scratch = torch::empty({optim::kBlockElements});
-      for (int64_t b = begin; b < end; ++b) {
-        task(own_blocks[static_cast<size_t>(range.first + b)], scratch);
-      }
-    };
-    if (group_.devices()[k].is_cuda()) {
-      // Only this thread has the worker's stream.
-      run(0, range.last - range.first);
-      cuda::synchronize();
-    } else {
-      intra_op_for(range.last - range.first, run);
-    }
+    const Device& device = group_.devices()[k];
+    intra_op_for(torch_device(device).type(), range.last - range.first,
+                 [&](int64_t begin, int64_t end) {
+                   torch::NoGradGuard no_grad;
+                   Tensor scratch = torch::empty({optim::kBlockElements});
+                   for (int64_t b = begin; b < end; ++b) {
+                     task(own_blocks[static_cast<size_t>(range.first + b)],
+                          scratch);
+                   }
+                 });
+    if (device.is_cuda()) cuda::synchronize();
   });
 }
 

@@ -99,7 +99,7 @@ class ShardProbe {
   TimedRun run_;
   std::unique_ptr<train::Task> task_;
   train::Plan plan_;
-  Engine::Module module_;
+  ModuleSource module_;
   std::unique_ptr<train::RunOptimizer> optimizer_;
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;

@@ -78,7 +78,7 @@ Settings ImageTask::settings() const {
   return settings;
 }
 
-Engine::Module ImageTask::make_model(const torch::Device& device) {
+ModuleSource ImageTask::make_model(const torch::Device& device) {
   model_ = make_laid_out(options_.model, is_channels_last_);
   model_->to(device);
   return engine_module<models::Model>(

@@ -36,7 +36,7 @@ class ImageTask : public train::Task {
   std::string sample_name() const override { return "image"; }
   Settings model() const override;
   Settings settings() const override;
-  Engine::Module make_model(const torch::Device& device) override;
+  ModuleSource make_model(const torch::Device& device) override;
   std::unique_ptr<train::RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override;
   train::LossAndMetrics loss(const c10::IValue& output,

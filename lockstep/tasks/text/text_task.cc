@@ -156,13 +156,13 @@ Settings TextTask::settings() const {
   return settings;
 }
 
-Engine::Module TextTask::make_model(const torch::Device& device) {
+ModuleSource TextTask::make_model(const torch::Device& device) {
   model_ = models::make_language_model(options_.model);
   model_->to(device);
   return engine_module(model_);
 }
 
-Engine::Module TextTask::engine_module(
+ModuleSource TextTask::engine_module(
     const std::shared_ptr<LanguageModel>& model) {
   return {.read = [model] { return handle_with_loss(model); },
           .replicate =

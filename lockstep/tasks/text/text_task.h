@@ -46,7 +46,7 @@ class TextTask : public train::Task {
   double flops_of_sample() const override;
   Settings model() const override;
   Settings settings() const override;
-  Engine::Module make_model(const torch::Device& device) override;
+  ModuleSource make_model(const torch::Device& device) override;
   std::unique_ptr<train::RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override;
   data::Batch prepare(data::Batch batch) const override;
@@ -56,7 +56,7 @@ class TextTask : public train::Task {
   /// Returns the model as the engine runs it: it takes the ids and the targets,
   /// both (N, T) int64, and returns the loss and its weight, which is the
   /// number of targets divided by T. Targets of -100 do not count.
-  static Engine::Module engine_module(
+  static ModuleSource engine_module(
       const std::shared_ptr<models::LanguageModel>& model);
 
  private:

@@ -388,8 +388,8 @@ void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
                            outcome.not_finite),
        .expected = "a finite loss and gradient",
        .got = fmt::format("loss {}", outcome.loss()),
-       .fix = fmt::format("lower the learning rate ({:g} at this step) or "
-                          "set --clip-grad-norm; {}",
+       .fix = fmt::format("lower the learning rate, --lr ({:g} at this step), "
+                          "or set --clip-grad-norm; {}",
                           runner_.lr(), checkpoints_.last_in_words())});
 }
 

@@ -91,9 +91,8 @@ class TrainerTask : public Task {
   Settings model() const override { return {{"name", trainer_.name_}}; }
   Settings settings() const override { return trainer_.settings_; }
 
-  Engine::Module make_model(const torch::Device& device) override {
-    auto [read, replicate] = trainer_.make_module(device);
-    return {.read = std::move(read), .replicate = std::move(replicate)};
+  ModuleSource make_model(const torch::Device& device) override {
+    return trainer_.make_module(device);
   }
   std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override {

@@ -45,13 +45,13 @@ void load_weights(const std::string& from, const NamedTensors& model) {
   }
 }
 
-Engine::Module make_seeded_module(Task& task, uint64_t seed,
-                                  const torch::Device& device) {
+ModuleSource make_seeded_module(Task& task, uint64_t seed,
+                                const torch::Device& device) {
   // Ranks that are threads share LibTorch's default generator.
   static std::mutex generator_is_in_use;
   const std::lock_guard lock(generator_is_in_use);
   torch::manual_seed(seed);
-  Engine::Module module = task.make_model(device);
+  ModuleSource module = task.make_model(device);
   // A function that makes a replica may draw initial weights, which are then
   // replaced. It must not draw them from the generator with which another rank
   // is making its module.
@@ -158,13 +158,13 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .on_shard(options.log().shards() ? ShardLines() : OnShard());
 }
 
-Engine::Module make_module(Task& task, const TrainOptions& options,
-                           const ProcessGroup& world, const Plan& plan,
-                           const Resume* resumed) {
+ModuleSource make_module(Task& task, const TrainOptions& options,
+                         const ProcessGroup& world, const Plan& plan,
+                         const Resume* resumed) {
   std::optional<MemoryScope> scope;
   charge_first_device(options, plan, scope);
-  Engine::Module module = make_seeded_module(
-      task, options.seed(), torch_device(plan.devices.front()));
+  ModuleSource module = make_seeded_module(task, options.seed(),
+                                           torch_device(plan.devices.front()));
   const NamedTensors state = state_of(module.read());
   if (resumed != nullptr) {
     if (resumed->state) resumed->state->load(state);
@@ -203,7 +203,7 @@ std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
   return hook;
 }
 
-std::unique_ptr<Engine> make_engine(const Engine::Module& module,
+std::unique_ptr<Engine> make_engine(const ModuleSource& module,
                                     const TrainOptions& options,
                                     const ProcessGroup& world, const Plan& plan,
                                     const std::optional<PowerSGD>& power_sgd) {
@@ -245,7 +245,7 @@ c10::DeviceType device_type(const Plan& plan) {
 StepParts make_step_parts(Task& task, const TrainOptions& options,
                           const ProcessGroup& world, const Plan& plan,
                           const Resume* resumed) {
-  Engine::Module module = make_module(task, options, world, plan, resumed);
+  ModuleSource module = make_module(task, options, world, plan, resumed);
   StepParts parts{.module = module, .model = module.read()};
   parts.power_sgd = make_power_sgd(options, plan, parts.model);
   // The hook must be set before the optimizer is made, because it decides

@@ -17,7 +17,7 @@ namespace lockstep::train {
 
 /// The parts of a run that compute its steps, as its options ask for them.
 struct StepParts {
-  Engine::Module module;
+  ModuleSource module;
   ModuleHandle model;                   ///< of `module`
   std::optional<PowerSGD> power_sgd{};  ///< compresses gradients
   std::unique_ptr<Engine> engine{};

@@ -47,7 +47,7 @@ class RecordedTask : public TextTask {
   RecordedTask(const TextOptions& options, std::string folder)
       : TextTask(options), folder_(std::move(folder)) {}
 
-  Engine::Module make_model(const torch::Device& device) override {
+  ModuleSource make_model(const torch::Device& device) override {
     auto module = TextTask::make_model(device);
     save_hugging_face(
         folder_, dynamic_cast<models::LanguageModel&>(*module.read().module));
