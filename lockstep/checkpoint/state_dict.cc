@@ -87,6 +87,45 @@ std::string in_message(const std::string& name) {
   return is_plain ? name : quote(name);
 }
 
+// Returns the names without each "module." that a wrapper adds, sorted.
+std::vector<std::string> unwrapped_names(const NamedTensors& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    std::string rest = "." + name;
+    const std::string added = "." + std::string(kWrapperPrefix);
+    for (size_t at = rest.find(added); at != std::string::npos;
+         at = rest.find(added, at)) {
+      rest.erase(at + 1, kWrapperPrefix.size());
+    }
+    names.push_back(std::move(rest));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+size_t length_of_names(const NamedTensors& tensors) {
+  size_t length = 0;
+  for (const auto& [name, tensor] : tensors) length += name.size();
+  return length;
+}
+
+// Returns how to load `tensors` if their names do not fit `wanted`.
+std::string fix_of_names(const NamedTensors& wanted,
+                         const NamedTensors& tensors) {
+  if (unwrapped_names(wanted) != unwrapped_names(tensors)) {
+    return "build the model that it was saved from";
+  }
+  const std::string cause =
+      "the names differ only by the \"module.\" that a wrapper adds; ";
+  return length_of_names(wanted) > length_of_names(tensors)
+             ? cause +
+                   "load into the wrapped module: "
+                   "lockstep::load(*model->module(), path)"
+             : cause +
+                   "save the wrapped module: "
+                   "lockstep::save(*model->module(), path)";
+}
+
 // Returns the copies to make, or throws CheckpointError.
 std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                         const std::string& source) {
@@ -132,7 +171,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                              listed("misshapen", misshapen),
                              listed("of another type", of_other_type)),
          .fix = of_other_type.empty()
-                    ? "build the model that it was saved from"
+                    ? fix_of_names(wanted, tensors)
                     : "build the model that it was saved from; only floating "
                       "types are converted, to floating types"});
   }

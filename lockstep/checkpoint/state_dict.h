@@ -30,8 +30,10 @@ void check_state_dict(const NamedTensors& module, const NamedTensors& tensors,
 
 /// Copies `tensors` into the module, converted to its floating types and its
 /// devices. If they don't fit, throws as check_state_dict() does and changes
-/// nothing. A leading "module." (written by PyTorch's DataParallel and DDP) is
-/// dropped if all names have it.
+/// nothing. A leading "module." is dropped if all names have it and `module` is
+/// not a wrapper: the state of a wrapper (DataParallel or DDP, also PyTorch's)
+/// fits the module that it wraps. The reverse is an error, as in PyTorch: load
+/// into *model->module().
 void load_state_dict(const NamedTensors& module, const NamedTensors& tensors,
                      const std::string& source = "");
 void load_state_dict(torch::nn::Module& module, const NamedTensors& tensors,
@@ -44,7 +46,9 @@ std::string parameter_digest(const torch::nn::Module& module);
 /// Returns the same for a state dict.
 std::string parameter_digest(NamedTensors entries);
 
-/// Save or load only a module (no optimizer) as one safetensors file.
+/// Save or load only a module (no optimizer) as one safetensors file. To write
+/// the names of the module that a wrapper wraps, without "module.", save
+/// *model->module().
 void save(const torch::nn::Module& module, const std::string& path);
 void load(torch::nn::Module& module, const std::string& path);
 

@@ -73,6 +73,9 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
   auto other = optim::sgd(SAYS(lockstep::optim::unique(model->parameters())),
                           0.1);
   SAYS(model->module());
+  const std::string path;
+  SAYS(lockstep::load(*model->module(), path));
+  SAYS(lockstep::save(*model->module(), path));
   SAYS(x.to(model->module()->parameters()[0].device()));
   TrainStepOptions().SAYS(loss_reduction(LossReduction::kSum));
   TrainStepOptions().loss_reduction(SAYS(LossReduction::kSum));

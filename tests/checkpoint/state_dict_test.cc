@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -10,6 +11,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/device/device.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -75,6 +78,66 @@ TEST(StateDict, KeepsThePrefixThatTheModelHasItself) {
   to->push_back("module", torch::nn::Linear(2, 2));
   load_state_dict(*to, copied(*from));
   EXPECT_EQ(parameter_digest(*from), parameter_digest(*to));
+}
+
+TEST(StateDict, OfAWrapperFitsThePlainModule) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("wrapped.safetensors");
+  DataParallel wrapped(torch::nn::Linear(3, 2), devices("cpu"));
+  torch::nn::Linear plain(3, 2);
+  save(*wrapped, path);
+  load(*plain, path);
+  EXPECT_EQ(parameter_digest(*plain), parameter_digest(*wrapped->module()));
+}
+
+TEST(StateDict, SaysHowToLoadAPlainModuleIntoAWrapper) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("plain.safetensors");
+  DataParallel model(torch::nn::Linear(3, 2), devices("cpu"));
+  torch::nn::Linear plain(3, 2);
+  save(*plain, path);
+  expect_problem(
+      error_of<CheckpointError>([&] { load(*model, path); }),
+      ErrorCode::kStateMismatch,
+      {"2 missing: module.weight, module.bias", "2 unexpected: weight, bias",
+       "the names differ only by the \"module.\" that a wrapper adds",
+       "lockstep::load(*model->module(), path)"});
+  lockstep::load(*model->module(), path);
+  EXPECT_EQ(parameter_digest(*plain), parameter_digest(*model->module()));
+}
+
+/// A module whose own names begin with "module.".
+struct Holder : torch::nn::Cloneable<Holder> {
+  Holder() { reset(); }
+  void reset() override {
+    module = register_module("module", torch::nn::Linear(3, 2));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return module(x); }
+  torch::nn::Linear module{nullptr};
+};
+
+TEST(StateDict, SaysHowToSaveAWrapperWhosePrefixIsAmbiguous) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("net.safetensors");
+  const auto plain = std::make_shared<Holder>();
+  DataParallel model(std::make_shared<Holder>(), devices("cpu"));
+  save(*model, path);  // module.module.weight
+  expect_problem(error_of<CheckpointError>([&] { load(*plain, path); }),
+                 ErrorCode::kStateMismatch,
+                 {"the names differ only by the \"module.\"",
+                  "lockstep::save(*model->module(), path)"});
+  lockstep::save(*model->module(), path);
+  load(*plain, path);
+  EXPECT_EQ(parameter_digest(*plain), parameter_digest(*model->module()));
+}
+
+TEST(StateDict, DoesNotBlameWrappersForOtherNames) {
+  torch::nn::Linear net(3, 2);
+  EXPECT_FALSE(contains(error_of<CheckpointError>([&] {
+                          load_state_dict(*net, {{"module.weight", net->weight},
+                                                 {"scale", net->bias}});
+                        }),
+                        "wrapper"));
 }
 
 TEST(StateDict, ConvertsToTheModulesType) {
