@@ -18,7 +18,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kForms =
-    "all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
+    "auto or all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
     "cuda:0,cuda:1 or cpu:0,cpu:1";
 
 std::string_view trim(std::string_view text) {
@@ -311,5 +311,10 @@ std::string join_names(const std::vector<Device>& devices) {
 }
 
 int cuda_device_count() { return cuda::device_count(); }
+
+c10::Device torch_device(const Device& device) {
+  if (device.is_cpu()) return c10::DeviceType::CPU;
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device.index)};
+}
 
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 namespace lockstep {
 
 /// A slice of the host's cores, or a GPU.
@@ -13,7 +15,7 @@ enum class DeviceKind { kCpu, kCuda };
 /// A place to compute on: GPU `index`, or slice `index` of the host's cores.
 ///
 /// The host is divided into `slices` equal slices. Each slice has its own cores
-/// and its own accounts of memory and busy time (see worker.h, memory.h).
+/// and its own accounts of memory and busy time (see Worker, MemoryStats).
 /// `slices` is 0 for CUDA. cpu:0 of 1 is the whole host.
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
@@ -36,7 +38,8 @@ enum class Oversubscription { kRefuse, kAllow };
 
 /// Parses a list of devices.
 ///
-///   all, auto            every GPU; without one, a slice per allowed core
+///   auto                 every GPU; without one, a slice per allowed core
+///   all                  the same
 ///   2                    the first two GPUs; without one, two slices
 ///   2xcpu                the host divided into two slices: cpu:0, cpu:1
 ///   2xcuda               the first two GPUs: cuda:0, cuda:1
@@ -76,5 +79,10 @@ std::string join_names(const std::vector<Device>& devices);
 /// Returns the number of GPUs that this process can use; 0 in a build without
 /// CUDA.
 int cuda_device_count();
+
+/// Returns `device` as LibTorch names it: cuda:1, or cpu for any slice. Tensors
+/// that are moved there belong to no slice: lockstep::to() moves a module into
+/// the memory of a slice.
+c10::Device torch_device(const Device& device);
 
 }  // namespace lockstep

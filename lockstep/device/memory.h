@@ -49,8 +49,8 @@ MemoryStats memory_stats(const Device& device);
 MemoryStats host_memory_stats();
 /// Sets every peak to the bytes that are live now.
 void reset_peak_memory();
-/// Returns cached blocks of all accounts to the system. Blocks in donated
-/// memory (DonatedMemory) are kept.
+/// Returns cached blocks of all accounts to the system. Blocks in memory that
+/// ranks share are kept.
 void release_cached_memory();
 
 }  // namespace lockstep

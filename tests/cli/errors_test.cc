@@ -266,8 +266,10 @@ TEST(Errors, HaveTheseTexts) {
        "CIFAR-10's binary files, got no such folder; name one with --data-dir "
        "[file-access]\n"},
       {train({"--devices", "tpu:0"}),
-       "[device] unknown device 'tpu:0'; expected all, a count (2, 2xcpu or "
-       "2xcuda), cpu, cuda, or a list like cuda:0,cuda:1 or cpu:0,cpu:1; this "
+       "[device] unknown device 'tpu:0'; expected auto or all, a count (2, "
+       "2xcpu "
+       "or 2xcuda), cpu, cuda, or a list like cuda:0,cuda:1 or cpu:0,cpu:1; "
+       "this "
        "machine has "},
       {{"eval"},
        "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir of "

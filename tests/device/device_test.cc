@@ -144,6 +144,17 @@ TEST(Devices, FindsASlicePerCoreWhereThereIsNoGpu) {
   EXPECT_EQ(devices("1").size(), 1u);
 }
 
+TEST(Devices, HasTwoNamesForTheDefaultList) {
+  EXPECT_EQ(devices("all"), devices("auto"));
+}
+
+TEST(TorchDevice, IsOneDeviceForAllSlices) {
+  EXPECT_EQ(torch_device({DeviceKind::kCpu, 1, 2}),
+            c10::Device(c10::DeviceType::CPU));
+  EXPECT_EQ(torch_device({DeviceKind::kCuda, 1, 0}),
+            c10::Device(c10::DeviceType::CUDA, 1));
+}
+
 TEST(CoresOf, CutsTheHostIntoEqualSlicesThatDoNotOverlap) {
   for (int slices = 1; slices <= core_count(); ++slices) {
     std::set<int> seen;

@@ -12,6 +12,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "lockstep/device/links/link_faults.h"
+#include "lockstep/device/links/special_links.h"
 #include "lockstep/device/tensor_device.h"
 
 namespace lockstep {
@@ -89,11 +90,6 @@ void forget_copy_paths() {
 }
 
 bool has_special_links() { return paths().has_staged || has_link_faults(); }
-
-torch::Device torch_device(const Device& device) {
-  if (device.is_cpu()) return {torch::kCPU};
-  return {torch::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
-}
 
 Device place_of(const Tensor& tensor) {
   return device_of(tensor).value_or(Device{});

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include <torch/types.h>
@@ -25,8 +24,6 @@ std::optional<CopyPath> chosen_path(const Link& link);
 /// Forgets all paths that were set.
 void forget_copy_paths();
 
-torch::Device torch_device(const Device& device);
-
 /// Returns `tensor` on `device`: itself if it is there already, or a copy.
 torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
 
@@ -34,17 +31,8 @@ torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
 void copy_over(const Link& link, torch::Tensor& destination,
                const torch::Tensor& source);
 
-/// Returns true if any link of this process is staged or has a fault. Otherwise
-/// the functions above only call LibTorch's.
-bool has_special_links();
-
 /// Returns the device of the memory of `tensor`. Memory that is in no slice's
 /// account counts as cpu:0's.
 Device place_of(const torch::Tensor& tensor);
-
-/// Calls `copy()`, which copies directly to `destination`, and applies the
-/// faults of `link`. `destination` must be dense.
-void with_faults(const Link& link, torch::Tensor& destination,
-                 const std::function<void()>& copy);
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
-#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/device.h"
+#include "lockstep/device/links/special_links.h"
 #include "lockstep/device/worker.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/device.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/tensor_device.h"
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/links/special_links.h"
 
 namespace lockstep {
 

@@ -2,7 +2,6 @@
 #include <torch/types.h>
 
 #include "lockstep/device/cuda.h"
-#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_check.h"
 
 namespace lockstep {
