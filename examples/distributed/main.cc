@@ -40,12 +40,12 @@ int main(int argc, char** argv) try {
 
   // Each rank loads its part of every batch, so every sample is loaded once.
   auto images = lockstep::data::open({}, lockstep::data::Split::kTrain);
-  lockstep::data::Loader loader(images, lockstep::data::LoaderOptions()
-                                            .batch_size(100)
-                                            .part({.shards = world.size(),
-                                                   .first = world.rank(),
-                                                   .last = world.rank() + 1})
-                                            .shuffle(true));
+  lockstep::data::Loader loader(
+      images,
+      lockstep::data::LoaderOptions()
+          .batch_size(100)
+          .part(lockstep::data::BatchPart::of_rank(world.size(), world.rank()))
+          .shuffle(true));
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.set_epoch(epoch);
     // The sum of the losses, and the number of samples.

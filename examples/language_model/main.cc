@@ -27,7 +27,7 @@ int main(int argc, char** argv) try {
   spec.vocabulary = 256;
   torch::manual_seed(0);
   auto net = models::make_language_model(spec);
-  net->to(on);
+  to(*net, list.front());
   auto model = DataParallel(net, list);  // the only line that is new
   torch::optim::AdamW adam(model->parameters(), 1e-3);
   double last = 0;
@@ -45,7 +45,7 @@ int main(int argc, char** argv) try {
   save(*model->module(), "model.safetensors");
   auto again = models::make_language_model(spec);
   load(*again, "model.safetensors");
-  again->to(on);
+  to(*again, list.front());
   auto wrapped = DataParallel(again, list);
   const torch::NoGradGuard no_gradients;
   const Tensor x = ids.slice(0, 0, kContext).unsqueeze(0).to(on);

@@ -30,7 +30,7 @@ int main(int argc, char** argv) try {
   const MemoryScope on_first_device(list.front());
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
-  net->to(torch_device(list.front()));
+  to(*net, list.front());
   auto model = net;
   torch::optim::SGD sgd(model->parameters(), 0.01);
   data::Loader loader(data::open({}, data::Split::kTrain),

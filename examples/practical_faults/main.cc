@@ -27,7 +27,7 @@ int main(int argc, char** argv) try {
   auto net = std::make_shared<Net>();
   auto model = DistributedDataParallel(net, world);
   auto sgd =
-      optim::sgd(model->parameters(), optim::SgdOptions(0.01).momentum(0.9));
+      optim::sgd(model->parameters(), optim::SGDOptions(0.01).momentum(0.9));
   int64_t step = 0;
   if (has_checkpoint(folder)) {  // none if the first save was killed
     const auto saved = open_checkpoint(folder);

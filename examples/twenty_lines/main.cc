@@ -5,9 +5,9 @@
 int main() {
   auto devices = lockstep::devices("auto");
   auto net = lockstep::models::make({.name = "resnet18"});
-  net->to(lockstep::torch_device(devices.front()));
+  lockstep::to(*net, devices.front());
   auto model = lockstep::DataParallel(net, devices);
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.02));
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.02));
   auto loss = [](torch::Tensor logits, torch::Tensor labels) {
     return torch::nn::functional::cross_entropy(logits, labels);
   };

@@ -23,6 +23,12 @@ struct BatchPart {
   int64_t shards = 1;
   int64_t first = 0;
   int64_t last = 1;
+
+  /// Returns the part of `rank` in a group of `size` ranks that have a shard
+  /// each.
+  static BatchPart of_rank(int64_t size, int64_t rank) {
+    return {.shards = size, .first = rank, .last = rank + 1};
+  }
 };
 
 /// Options for making batches.

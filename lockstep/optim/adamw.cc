@@ -29,10 +29,11 @@ class AdamW final : public Optimizer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto at = static_cast<size_t>(block);
     const auto parameter = static_cast<size_t>(blocks_[at].tensor);
+    const auto [beta1, beta2] = options_.betas();
     at::_fused_adamw_(parameter_views_[at], gradient, exp_avg_views_[at],
                       exp_avg_sq_views_[at], /*max_exp_avg_sqs=*/{},
-                      step_[parameter], lr(), options_.beta1(),
-                      options_.beta2(), options_.weight_decay(), options_.eps(),
+                      step_[parameter], lr(), beta1, beta2,
+                      options_.weight_decay(), options_.eps(),
                       /*amsgrad=*/false, /*maximize=*/false);
   }
 
@@ -85,8 +86,9 @@ std::unique_ptr<Optimizer> adamw(std::vector<Tensor> parameters,
                                  const AdamWOptions& options) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
   check_range("learning rate", options.lr(), 0, kAny);
-  check_range("beta1", options.beta1(), 0, 1);
-  check_range("beta2", options.beta2(), 0, 1);
+  const auto [beta1, beta2] = options.betas();
+  check_range("first beta", beta1, 0, 1);
+  check_range("second beta", beta2, 0, 1);
   check_range("eps", options.eps(), 0, kAny);
   check_range("weight decay", options.weight_decay(), 0, kAny);
   return std::make_unique<AdamW>(std::move(parameters), options);

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <torch/arg.h>
@@ -110,9 +111,9 @@ std::vector<torch::Tensor> unique(const std::vector<torch::Tensor>& parameters);
 using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
 
 /// SGD options. Names follow torch.optim.SGD.
-struct SgdOptions {
+struct SGDOptions {
   // NOLINTNEXTLINE(google-explicit-constructor)
-  SgdOptions(double lr = 0.1) : lr_(lr) {}
+  SGDOptions(double lr = 0.1) : lr_(lr) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, momentum) = 0.0;
   TORCH_ARG(double, weight_decay) = 0.0;
@@ -124,15 +125,15 @@ struct SgdOptions {
 /// Creates an optimizer that works as torch.optim.SGD. Throws InvalidArgument
 /// for values that torch.optim.SGD refuses.
 std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
-                               const SgdOptions& options);
+                               const SGDOptions& options);
 
 /// AdamW options. Names follow torch.optim.AdamW.
 struct AdamWOptions {
+  using Betas = std::tuple<double, double>;
   // NOLINTNEXTLINE(google-explicit-constructor)
   AdamWOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr);
-  TORCH_ARG(double, beta1) = 0.9;
-  TORCH_ARG(double, beta2) = 0.999;
+  TORCH_ARG(Betas, betas){0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
   TORCH_ARG(double, weight_decay) = 1e-2;
   /// Default: zeros like the parameter.

@@ -26,9 +26,9 @@ void update_in_place(const Tensor& parameter, const Tensor& gradient,
                   /*maximize=*/false, step.is_first);
 }
 
-class Sgd final : public Optimizer {
+class SGD final : public Optimizer {
  public:
-  Sgd(std::vector<Tensor> parameters, const SgdOptions& options)
+  SGD(std::vector<Tensor> parameters, const SGDOptions& options)
       : Optimizer(std::move(parameters), options.lr()), options_(options) {
     if (options_.momentum() == 0) return;
     // The buffers start as zeros, so momentum * 0 + gradient is the gradient.
@@ -60,7 +60,7 @@ class Sgd final : public Optimizer {
   }
 
  private:
-  SgdOptions options_;
+  SGDOptions options_;
   std::vector<Tensor> buffers_;
   std::vector<Tensor> buffer_views_;
 };
@@ -93,7 +93,7 @@ void sgd_update(const Tensor& parameter, const Tensor& gradient,
 }
 
 std::unique_ptr<Optimizer> sgd(std::vector<Tensor> parameters,
-                               const SgdOptions& options) {
+                               const SGDOptions& options) {
   check_not_negative("learning rate", options.lr());
   check_not_negative("momentum", options.momentum());
   check_not_negative("weight decay", options.weight_decay());
@@ -105,7 +105,7 @@ std::unique_ptr<Optimizer> sgd(std::vector<Tensor> parameters,
                            .got = fmt::format("{}", options.momentum()),
                            .fix = "set momentum, 0.9 say"});
   }
-  return std::make_unique<Sgd>(std::move(parameters), options);
+  return std::make_unique<SGD>(std::move(parameters), options);
 }
 
 }  // namespace lockstep::optim

@@ -415,7 +415,7 @@ std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
                                       const ShardVisit& visit) {
   if (exchange_) group().follow_module();
   load_buffers();
-  const auto options = TrainStepOptions().batch(batch);
+  const auto options = TrainStepOptions().total_samples(batch);
   return TrainStep(group(), nullptr, options).evaluate(inputs, target, visit);
 }
 

@@ -133,13 +133,13 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
   if (options.optimizer == OptimizerKind::kAdamW) {
     return train::make_run_optimizer(
         optim::adamw(parameters, optim::AdamWOptions(options.lr)
-                                     .beta2(options.beta2)
+                                     .betas({kBeta1, options.beta2})
                                      .weight_decay(options.weight_decay)
                                      .make_state(make_state)),
         schedule);
   }
   return train::make_run_optimizer(
-      optim::sgd(parameters, optim::SgdOptions(options.lr)
+      optim::sgd(parameters, optim::SGDOptions(options.lr)
                                  .momentum(options.momentum)
                                  .weight_decay(options.weight_decay)
                                  .nesterov(options.nesterov)

@@ -13,7 +13,7 @@ std::string metric_text(const std::string& name, double value) {
   return name + " " + format_number(value);
 }
 
-std::vector<std::pair<std::string, double>> in_order(const Metrics& metrics) {
+std::vector<std::pair<std::string, double>> loss_first(const Metrics& metrics) {
   std::vector<std::pair<std::string, double>> list;
   const auto loss = metrics.find("loss");
   if (loss != metrics.end()) list.emplace_back(*loss);

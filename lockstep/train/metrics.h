@@ -19,7 +19,7 @@ using Metrics = std::map<std::string, double>;
 /// Returns "loss 0.3100"; for an accuracy, "acc 71.20%".
 std::string metric_text(const std::string& name, double value);
 /// Returns the loss, then the other metrics by name.
-std::vector<std::pair<std::string, double>> in_order(const Metrics& metrics);
+std::vector<std::pair<std::string, double>> loss_first(const Metrics& metrics);
 
 /// A number that is reported besides the loss, computed from the samples of a
 /// shard.

@@ -78,8 +78,9 @@ struct CheckpointOptions {
   /// if each_epoch is set.
   TORCH_ARG(int, keep) = 0;
   /// Metric by which the checkpoint of the best evaluation is kept in
-  /// out_dir/best: "loss", "accuracy", or another one. See BestEvaluation.
-  /// Empty: none.
+  /// out_dir/best: "loss", "accuracy", or another one. Lower is better, except
+  /// for "accuracy". ":max" or ":min" after the name overrides this. Empty:
+  /// none.
   TORCH_ARG(std::string, save_best);
   /// Steps between snapshots in memory, from which a lost worker is replaced.
   /// 0: none. Only under an agent that has restarts left.
@@ -145,7 +146,7 @@ OnSpike parse_on_spike(const std::string& name);
 std::vector<std::string> on_spike_names();
 std::string to_string(OnSpike action);
 
-/// Options for handling spikes and for SpikeGuard, which detects them.
+/// Options for detecting and handling spikes of the loss.
 struct SpikeOptions {
   TORCH_ARG(OnSpike, action) = OnSpike::kNothing;
   /// Standard deviations above the mean of the last losses.
@@ -171,8 +172,8 @@ GradCompression parse_grad_compression(const std::string& name);
 std::vector<std::string> grad_compression_names();
 std::string to_string(GradCompression compression);
 
-/// The optimizer that changes the parameters after steps that each rank made by
-/// itself.
+/// The optimizer that changes the parameters after steps that each rank made
+/// independently.
 enum class OuterOptimizer {
   kAverage,   ///< the mean of the ranks: local SGD
   kNesterov,  ///< SGD with Nesterov's momentum: DiLoCo
@@ -189,9 +190,9 @@ std::string to_string(OuterOptimizer optimizer);
 struct CommunicationOptions {
   TORCH_ARG(GradCompression, compression) = GradCompression::kNone;
   TORCH_ARG(int64_t, powersgd_rank) = 4;
-  /// Steps that each rank makes by itself, with its part of each batch, before
-  /// the ranks combine their parameters (OuterStep). 0: they sum their
-  /// gradients in every step.
+  /// Steps that each rank makes independently, with its part of each batch,
+  /// before the ranks combine their parameters. 0: they sum their gradients in
+  /// every step.
   TORCH_ARG(int64_t, local_steps) = 0;
   TORCH_ARG(OuterOptimizer, outer_optimizer) = OuterOptimizer::kNesterov;
   /// Learning rate of the outer optimizer. Default: 0.7 for kNesterov, 1 for
@@ -242,7 +243,7 @@ struct TrainOptions {
   /// kDistributed: what ranks send over slow links.
   TORCH_ARG(CommunicationOptions, communication);
 
-  TORCH_ARG(LoadingOptions, loader);
+  TORCH_ARG(LoadingOptions, loading);
   TORCH_ARG(EvaluationOptions, evaluation);
   /// Weights to start from: a checkpoint, a safetensors file, or a Hugging Face
   /// folder with a GPT-2 or a Llama.

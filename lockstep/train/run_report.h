@@ -90,7 +90,7 @@ inline constexpr std::array<Phase, 7> kPhases{{
     {"update", &PhaseReport::update},
 }};
 
-/// The checks of the first step, as named by lockstep::to_string(StepCheck).
+/// The checks of the first step: "pending", "passed", "impossible" or "off".
 struct FirstStepReport {
   std::string module = "pending";
   std::string loss = "pending";
@@ -117,7 +117,7 @@ struct MemoryHistory {
 };
 
 /// The environment of a run: the host and the process of rank 0.
-struct Environment {
+struct RunEnvironment {
   std::string host;  ///< host name; empty: nothing is known
   std::string os;    ///< "Debian GNU/Linux 12 (bookworm)"
   std::string kernel;
@@ -199,7 +199,7 @@ struct RunReport {
   /// A step of median duration among the first ones after the warm-up, or among
   /// those of the trace that was asked for. At most 8 ranks.
   std::vector<RankTrace> time_line;
-  Environment environment;
+  RunEnvironment environment;
   /// Topology of the devices, if all of them are on rank 0's host; else null.
   std::shared_ptr<const inspect::Topology> topology;
 };

@@ -93,7 +93,7 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
 
 void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
                  double max_norm, GradBucket& bucket, torch::Tensor result) {
-  optim::SgdOptions options;
+  optim::SGDOptions options;
   options.make_state([&](const torch::Tensor& parameter) {
     return SAYS(model->make_state(parameter));
   });

@@ -40,7 +40,7 @@ class Net : public models::Model {
 };
 
 std::unique_ptr<optim::Optimizer> optimizer_of(const Net& net) {
-  return optim::sgd(net.parameters(), optim::SgdOptions(0.1).momentum(0.9));
+  return optim::sgd(net.parameters(), optim::SGDOptions(0.1).momentum(0.9));
 }
 
 struct Training {

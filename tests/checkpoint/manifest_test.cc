@@ -197,7 +197,7 @@ class CheckpointOfANet : public testing::Test {
   const TemporaryFolder folder_;
   Net net_;
   std::unique_ptr<optim::Optimizer> optimizer_ =
-      optim::sgd(net_.parameters(), optim::SgdOptions(0.1).momentum(0.9));
+      optim::sgd(net_.parameters(), optim::SGDOptions(0.1).momentum(0.9));
 };
 
 TEST_F(CheckpointOfANet, BringsNoNanWhereThereWasNone) {

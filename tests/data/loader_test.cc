@@ -157,8 +157,7 @@ TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
   const Batch whole = batch_of({});
   EXPECT_EQ(whole.total, 10);
   for (int64_t shard = 0; shard < 4; ++shard) {
-    const Batch part =
-        batch_of({.shards = 4, .first = shard, .last = shard + 1});
+    const Batch part = batch_of(BatchPart::of_rank(/*size=*/4, shard));
     const int64_t first = shard * 3;
     EXPECT_EQ(part.total, 10);
     EXPECT_EQ(part.samples, shard < 3 ? 3 : 1);
@@ -423,6 +422,9 @@ TEST(Loader, RefusesWhatCannotBe) {
                  {"0"});
   expect_problem(message(dataset, LoaderOptions().batch_size(0)),
                  ErrorCode::kMisuse, {"batch", "0"});
+  expect_problem(  // the arguments in the wrong order
+      message(dataset, LoaderOptions().part(BatchPart::of_rank(1, 2))),
+      ErrorCode::kBadOption, {"part", "1 shards", "2 to 3"});
   expect_problem(message(dataset, LoaderOptions().workers(-1)),
                  ErrorCode::kMisuse, {"workers", "-1"});
   expect_problem(message(dataset, LoaderOptions().prefetch(0)),

@@ -46,7 +46,7 @@ std::unique_ptr<optim::Optimizer> make_own(
                                         .weight_decay(spec.weight_decay)
                                         .make_state(make_state));
   }
-  return optim::sgd(parameters, optim::SgdOptions(spec.rate)
+  return optim::sgd(parameters, optim::SGDOptions(spec.rate)
                                     .momentum(spec.momentum)
                                     .weight_decay(spec.weight_decay)
                                     .nesterov(spec.nesterov)

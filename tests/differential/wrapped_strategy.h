@@ -73,7 +73,8 @@ Strategy::Step WrappedStrategy<Model>::train_step(const Batch& batch,
   const c10::IValue inputs = own.nested_inputs(of);
   const c10::IValue target = own.nested_target();
   TrainStepOptions options;
-  options.clip_grad_norm(clip).batch(world_.size() > 1 ? batch.samples : -1);
+  options.clip_grad_norm(clip).total_samples(world_.size() > 1 ? batch.samples
+                                                               : -1);
   if (loss == "total") options.loss_reduction(LossReduction::kSum);
   const StepResult result = with_loss(
       of, loss, parameters,

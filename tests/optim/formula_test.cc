@@ -94,7 +94,7 @@ TEST_P(Formula, OfSgd) {
           const Tensor parameter = wave(n, 0.5, GetParam()).requires_grad_();
           const auto optimizer = sgd(
               {parameter},
-              SgdOptions(0.1).momentum(momentum).weight_decay(decay).nesterov(
+              SGDOptions(0.1).momentum(momentum).weight_decay(decay).nesterov(
                   nesterov));
           expect_formula(
               parameter, *optimizer,
@@ -143,7 +143,7 @@ TEST(SgdBits, AreThoseOfTheFusedKernel) {
     const Tensor parameter = wave(20000, 0.5, type).requires_grad_();
     const Tensor gradient = wave(20000, 1, type);
     const auto optimizer =
-        sgd({parameter}, SgdOptions(0.1).momentum(0.9).weight_decay(0.1));
+        sgd({parameter}, SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
     Tensor fused = parameter.detach().clone();
     Tensor buffer = torch::zeros_like(fused);
     for (int step = 0; step < 3; ++step) {

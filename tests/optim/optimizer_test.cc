@@ -54,7 +54,7 @@ TEST(Sgd, AgreesWithTorchOptim) {
       const auto a = parameters();
       const auto b = clones(a);
       const auto ours =
-          sgd(a, SgdOptions(0.1).momentum(momentum).weight_decay(0.01).nesterov(
+          sgd(a, SGDOptions(0.1).momentum(momentum).weight_decay(0.01).nesterov(
                      nesterov));
       torch::optim::SGD theirs(b, torch::optim::SGDOptions(0.1)
                                       .momentum(momentum)
@@ -142,7 +142,7 @@ TEST(Optimizer, MovesTheVersionsOfWhatItUpdates) {
 
 TEST(Optimizer, RefusesAParameterThatWasTransposed) {
   auto weight = torch::randn({4, 4}).requires_grad_();
-  const auto optimizer = sgd({weight}, SgdOptions().momentum(0.9));
+  const auto optimizer = sgd({weight}, SGDOptions().momentum(0.9));
   weight.set_data(weight.detach().t());
   weight.mutable_grad() = torch::ones({4, 4});
   EXPECT_THROW(optimizer->step(), InvalidArgument);
@@ -152,10 +152,13 @@ TEST(Optimizer, RefusesWhatItCannotUse) {
   EXPECT_THROW(sgd({}, {}), InvalidArgument);
   EXPECT_THROW(sgd({torch::zeros({2}, torch::kLong)}, {}), InvalidArgument);
   EXPECT_THROW(sgd(parameters(), -1), InvalidArgument);
-  EXPECT_THROW(sgd(parameters(), SgdOptions(1).nesterov(true)),
+  EXPECT_THROW(sgd(parameters(), SGDOptions(1).nesterov(true)),
                InvalidArgument);
-  EXPECT_THROW(adamw(parameters(), AdamWOptions().beta1(1)), InvalidArgument);
-  const auto optimizer = sgd(parameters(), SgdOptions().momentum(0.9));
+  EXPECT_THROW(adamw(parameters(), AdamWOptions().betas({1, 0.999})),
+               InvalidArgument);
+  EXPECT_THROW(adamw(parameters(), AdamWOptions().betas({0.9, 1})),
+               InvalidArgument);
+  const auto optimizer = sgd(parameters(), SGDOptions().momentum(0.9));
   EXPECT_THROW(optimizer->load_state_dict({}), CheckpointError);
 }
 

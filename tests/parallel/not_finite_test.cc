@@ -87,7 +87,7 @@ template <class Model>
 std::vector<Step<Model>> steps_of(const std::shared_ptr<NetImpl>& net,
                                   const optim::StateFactory& make_state = {}) {
   const auto fused = std::shared_ptr<optim::Optimizer>(optim::sgd(
-      net->parameters(), optim::SgdOptions(0.1).make_state(make_state)));
+      net->parameters(), optim::SGDOptions(0.1).make_state(make_state)));
   const auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
   const auto rms_prop =
       std::make_shared<torch::optim::RMSprop>(net->parameters());

@@ -233,7 +233,7 @@ TEST(ASubmoduleRegisteredTwice, IsUpdatedOnce) {
                           torch::optim::SGDOptions(kLr).momentum(0.9));
     const DataParallel model(net, slices(devices));
     auto fused_sgd = optim::sgd(optim::unique(net->parameters()),
-                                optim::SgdOptions(kLr).momentum(0.9));
+                                optim::SGDOptions(kLr).momentum(0.9));
     for (int step = 0; step < 5; ++step) {
       plain_sgd.zero_grad();
       namespace F = torch::nn::functional;
@@ -302,7 +302,7 @@ TEST_P(AnUnevenSplit, TakesTheTotalWithoutAnOptimizer) {
         const int64_t first = world.rank() == 0 ? 0 : 2;
         const int64_t count = world.rank() == 0 ? 2 : 1;
         model->train_step(x.narrow(0, first, count), y.narrow(0, first, count),
-                          mean_square, TrainStepOptions().batch(3));
+                          mean_square, TrainStepOptions().total_samples(3));
         for (size_t p = 0; p < 4; ++p) {
           TORCH_CHECK(torch::allclose(net->parameters()[p].grad(),
                                       whole->parameters()[p].grad()),
@@ -322,7 +322,7 @@ TEST_P(AnUnevenSplit, RefusesGradientsThatDifferBetweenRanks) {
             DataParallelOptions().process_group(world).intra_op_threads(1));
         auto sgd =
             optim::sgd(net->parameters(),
-                       optim::SgdOptions().make_state([&](const Tensor& p) {
+                       optim::SGDOptions().make_state([&](const Tensor& p) {
                          return model->make_state(p);
                        }));
         net->parameters()[1].mutable_grad() =

@@ -86,7 +86,7 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
         auto model = DataParallel(net, host(), of(world));
         auto sgd = optim::sgd(
             net->parameters(),
-            optim::SgdOptions().make_state([&](const torch::Tensor& parameter) {
+            optim::SGDOptions().make_state([&](const torch::Tensor& parameter) {
               return model->make_state(parameter);
             }));
         const int64_t samples = 4 + world.rank();
@@ -136,12 +136,12 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
     auto model = DataParallel(net, std::move(devices), of(world).shards(6));
     auto sgd = optim::sgd(
         net->parameters(),
-        optim::SgdOptions(0.1).make_state([&](const torch::Tensor& parameter) {
+        optim::SGDOptions(0.1).make_state([&](const torch::Tensor& parameter) {
           return model->make_state(parameter);
         }));
     for (int step = 0; step < 3; ++step) {
       model->train_step(x.slice(0, begin, end), y.slice(0, begin, end), loss_of,
-                        *sgd, TrainStepOptions().batch(12));
+                        *sgd, TrainStepOptions().total_samples(12));
     }
     std::vector<torch::Tensor> result;
     for (const auto& p : net->parameters()) result.push_back(p.clone());

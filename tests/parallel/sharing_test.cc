@@ -46,7 +46,7 @@ Model wrap(const Net& net, const ProcessGroup& world) {
 
 Optimizer make_sgd(const Net& net, const Model& model) {
   return optim::sgd(net->parameters(),
-                    optim::SgdOptions(0.1).momentum(0.9).make_state(
+                    optim::SGDOptions(0.1).momentum(0.9).make_state(
                         [&](const Tensor& parameter) {
                           return model->make_state(parameter);
                         }));

@@ -32,7 +32,7 @@ std::unique_ptr<optim::Optimizer> make(Rule rule, std::vector<Tensor> p) {
   }
   return optim::sgd(
       std::move(p),
-      optim::SgdOptions(0.1).momentum(0.9).weight_decay(1e-3).nesterov(true));
+      optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3).nesterov(true));
 }
 
 /// Bytes of a net with BatchNorm and dropout after five steps.

@@ -72,7 +72,7 @@ Trained train(const Case& of, bool verifies, const Loss& loss) {
       net, slices(of.devices),
       DataParallelOptions().shards(of.shards).seed(2).buffers(of.buffers));
   const auto optimizer =
-      optim::sgd(model->parameters(), optim::SgdOptions(0.1).momentum(0.9));
+      optim::sgd(model->parameters(), optim::SGDOptions(0.1).momentum(0.9));
   Trained trained;
   for (int step = 0; step < 3; ++step) {
     const Tensor x = torch::randn({of.batch, 3, 6, 6});

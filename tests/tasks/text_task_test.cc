@@ -61,7 +61,7 @@ class TextRuns : public testing::Test {
     options.seed(3);
     options.precision(precision);
     options.clip_grad_norm(1);
-    options.loader().drop_last(true);
+    options.loading().drop_last(true);
     options.log().progress(false);
     return options;
   }

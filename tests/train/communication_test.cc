@@ -19,7 +19,7 @@ ImageTraining run_with(const CommunicationOptions& communication) {
   options.batch_size(20);
   options.epochs(0);
   options.max_steps(kSteps);
-  options.loader().drop_last(true);
+  options.loading().drop_last(true);
   options.optimizer.momentum = 0;
   options.communication(communication);
   return options;

@@ -90,7 +90,7 @@ TrainOptions run_options(const std::string& out_dir = "") {
   options.shards(2);
   options.intra_op_threads(1);
   options.epochs(3);
-  options.loader().workers(3);
+  options.loading().workers(3);
   options.out_dir(out_dir);
   options.log().progress(false);
   return options;
@@ -98,7 +98,7 @@ TrainOptions run_options(const std::string& out_dir = "") {
 
 std::string digest_of_indexed() {
   TrainOptions options = run_options();
-  options.loader().shuffle(false);
+  options.loading().shuffle(false);
   return line_trainer(std::make_shared<Indexed>())
       .fit(options)
       .parameter_sha256;
@@ -117,7 +117,7 @@ TEST(InOrder, GivesTheSamplesInTheirOrder) {
   EXPECT_EQ(digest_of_stream<Stream>(run_options()), expected);
   EXPECT_EQ(digest_of_stream<StatefulStream>(run_options()), expected);
   TrainOptions without_threads = run_options();
-  without_threads.loader().workers(0);
+  without_threads.loading().workers(0);
   EXPECT_EQ(digest_of_stream<Stream>(without_threads), expected);
 }
 

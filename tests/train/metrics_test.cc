@@ -29,8 +29,8 @@ TEST(MetricText, SaysAnAccuracyInPerCent) {
   EXPECT_EQ(metric_text("accuracy", 0.51237), "acc 51.24%");
   EXPECT_EQ(metric_text("perplexity", 8.5), "perplexity 8.5000");
   const Metrics metrics{{"accuracy", 1}, {"loss", 2}, {"margin", 3}};
-  EXPECT_EQ(in_order(metrics).front().first, "loss");
-  EXPECT_EQ(in_order(metrics).size(), 3u);
+  EXPECT_EQ(loss_first(metrics).front().first, "loss");
+  EXPECT_EQ(loss_first(metrics).size(), 3u);
 }
 
 }  // namespace

@@ -207,7 +207,7 @@ TEST(OwnTrainer, TrainsWithAnOptimizerOfLockstep) {
   trainer.optimizer([](CurveImpl& net, const optim::StateFactory& make_state) {
     return optim::sgd(
         net.parameters(),
-        optim::SgdOptions(0.05).momentum(0.9).make_state(make_state));
+        optim::SGDOptions(0.05).momentum(0.9).make_state(make_state));
   });
   trainer.schedule_per_epoch(nullptr);
   trainer.schedule([](const Position& at) { return at.epoch < 2 ? 1.0 : 0.1; });
@@ -433,7 +433,7 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());
   TrainOptions options = small();
-  options.loader().drop_last(true);
+  options.loading().drop_last(true);
   const RunReport expected = make()->fit(options);
   options.shards(0);
   options.accumulate(4);

@@ -89,10 +89,10 @@ TEST(Records, LeaveTheRecordingToWhoHasItAlready) {
   }
 }
 
-TEST(Environment, KeepsNoVariableThatMayBeSecret) {
+TEST(RunEnvironment, KeepsNoVariableThatMayBeSecret) {
   ::setenv("AWS_SECRET_ACCESS_KEY", "hidden", 1);
   ::setenv("OMP_NUM_THREADS", "3", 1);
-  const Environment found = this_environment();
+  const RunEnvironment found = this_environment();
   ::unsetenv("AWS_SECRET_ACCESS_KEY");
   ::unsetenv("OMP_NUM_THREADS");
   const std::string text = to_json(found).dump();

@@ -97,7 +97,7 @@ TrainOptions options_of(OnSpike action, const std::string& out_dir) {
   options.batch_size(kBatch);
   options.shards(2);
   options.intra_op_threads(1);
-  options.loader().shuffle(false);
+  options.loading().shuffle(false);
   options.spikes(SpikeOptions().action(action).sigma(6).window(8));
   options.out_dir(out_dir);
   options.checkpoint().every(kSaved);

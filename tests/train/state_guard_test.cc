@@ -83,7 +83,7 @@ class WrongProcessor : public Callback {
 class FlippingSgd : public optim::Optimizer {
  public:
   FlippingSgd(const std::vector<torch::Tensor>& parameters,
-              const optim::SgdOptions& options,
+              const optim::SGDOptions& options,
               std::function<bool(int64_t)> is_due)
       : Optimizer(parameters, options.lr()),
         sgd_(optim::sgd(parameters, options)),
@@ -161,7 +161,7 @@ class FlippingTask : public tasks::ImageTask {
     }
     return std::make_unique<FlippingSgd>(
         parameters,
-        optim::SgdOptions(options_.lr)
+        optim::SGDOptions(options_.lr)
             .momentum(options_.momentum)
             .weight_decay(options_.weight_decay)
             .make_state(make_state),

@@ -135,7 +135,7 @@ TrainOptions options_for(int64_t accumulate) {
   options.intra_op_threads(1);
   options.epochs(2);
   options.seed(kSeed);
-  options.loader().shuffle(false);
+  options.loading().shuffle(false);
   options.log().progress(false);
   return options;
 }

@@ -70,7 +70,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "the ranks, 2 the gradients, too")
       ->type_name("N")
       ->check(whole_number(0, 2));
-  app.add_flag("--drop-last", flags.options.loader().drop_last(),
+  app.add_flag("--drop-last", flags.options.loading().drop_last(),
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
   app.add_option("--epochs", flags.epochs, "passes over the data")
@@ -125,7 +125,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
                  "how many losses that are")
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
-  app.add_option("--workers", flags.options.loader().workers(),
+  app.add_option("--workers", flags.options.loading().workers(),
                  "threads that prepare batches; 0: none beside the trainer")
       ->type_name("N")
       ->check(whole_number(0, 256));

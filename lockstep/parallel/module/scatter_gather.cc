@@ -78,7 +78,7 @@ IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
 
 }  // namespace
 
-std::optional<int64_t> batch_size(const IValue& batch, int64_t dim) {
+std::optional<int64_t> batch_size_of(const IValue& batch, int64_t dim) {
   std::optional<int64_t> size;
   Tensor first;
   std::string first_path;
@@ -112,7 +112,7 @@ std::optional<int64_t> batch_size(const IValue& batch, int64_t dim) {
 std::vector<IValue> scatter(const IValue& batch,
                             std::span<const Device> devices, int64_t dim) {
   const auto k = static_cast<int64_t>(devices.size());
-  const auto size = batch_size(batch, dim);
+  const auto size = batch_size_of(batch, dim);
   // Without a tensor, every replica gets the same values, as in PyTorch.
   const int64_t chunks =
       size ? static_cast<int64_t>(chunk_sizes(*size, k).size()) : k;

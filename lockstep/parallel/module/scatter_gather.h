@@ -19,7 +19,7 @@ namespace lockstep {
 ///
 /// Throws InvalidArgument, naming the tensor, for one without `dim` or with
 /// another size than the first one, and for a nested tensor.
-std::optional<int64_t> batch_size(const c10::IValue& batch, int64_t dim);
+std::optional<int64_t> batch_size_of(const c10::IValue& batch, int64_t dim);
 
 /// Splits `batch` along `dim` over `devices`, as nn.DataParallel does.
 ///
@@ -30,9 +30,9 @@ std::optional<int64_t> batch_size(const c10::IValue& batch, int64_t dim);
 /// shared() are passed whole. Other values and undefined tensors are shared by
 /// reference.
 ///
-/// Throws InvalidArgument if batch_size() does. PyTorch instead splits tensors
-/// of different sizes independently, and silently drops the extra chunks of the
-/// longer ones.
+/// Throws InvalidArgument if batch_size_of() does. PyTorch instead splits
+/// tensors of different sizes independently, and silently drops the extra
+/// chunks of the longer ones.
 std::vector<c10::IValue> scatter(const c10::IValue& batch,
                                  std::span<const Device> devices,
                                  int64_t dim = 0);

@@ -139,7 +139,7 @@ struct TrainStepOptions {
   TORCH_ARG(double, max_loss) = std::numeric_limits<double>::infinity();
   /// With several ranks: number of samples of the batch, over all ranks. -1:
   /// all ranks have the same number.
-  TORCH_ARG(int64_t, batch) = -1;
+  TORCH_ARG(int64_t, total_samples) = -1;
   /// Computes each shard's forward and backward twice, and a third time if the
   /// bits differ. Gradients that two computations agree on are used. Detects a
   /// processor that computes wrong results, at twice the cost. A forward that

@@ -47,7 +47,7 @@ void run_as_replica(size_t replica, const Device& device,
 }
 
 std::vector<c10::IValue> parallel_apply(
-    const std::vector<Forward>& replicas,
+    const std::vector<ReplicaForward>& replicas,
     const std::vector<std::vector<c10::IValue>>& inputs,
     const std::vector<std::unique_ptr<Worker>>& workers) {
   if (inputs.size() > replicas.size() || inputs.size() > workers.size()) {

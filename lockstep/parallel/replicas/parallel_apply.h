@@ -27,14 +27,14 @@ class ReplicaError : public Error, public std::nested_exception {
 void run_as_replica(size_t replica, const Device& device,
                     const std::function<void()>& task);
 
-using Forward =
+using ReplicaForward =
     std::function<c10::IValue(const std::vector<c10::IValue>& inputs)>;
 
 /// Applies replicas[i] to inputs[i] on workers[i], all at once, with the
 /// caller's grad mode. There may be fewer inputs than replicas. The first
 /// exception, in the order of the replicas, is rethrown as a ReplicaError.
 std::vector<c10::IValue> parallel_apply(
-    const std::vector<Forward>& replicas,
+    const std::vector<ReplicaForward>& replicas,
     const std::vector<std::vector<c10::IValue>>& inputs,
     const std::vector<std::unique_ptr<Worker>>& workers);
 

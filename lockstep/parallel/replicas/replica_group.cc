@@ -335,7 +335,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
   torch::NoGradGuard no_grad;
   check_inputs(inputs);
   auto parts = scatter(inputs, shard_devices_, options_.dim());
-  if (const auto samples = batch_size(inputs, options_.dim())) {
+  if (const auto samples = batch_size_of(inputs, options_.dim())) {
     watch_batch(*samples, static_cast<int64_t>(parts.size()), trains);
   }
   return parts;

@@ -490,17 +490,17 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
 TrainStep::Shards TrainStep::cut(const IValue& all, bool trains) const {
   Shards shards;
   const ProcessGroup& world = group_.options().process_group();
-  const int64_t batch = options_.batch();
+  const int64_t batch = options_.total_samples();
   if (world.size() == 1) {
     shards.parts = group_.scatter_checked(all, trains);
-    shards.batch = batch_size(all, group_.dim()).value_or(0);
+    shards.batch = batch_size_of(all, group_.dim()).value_or(0);
     shards.samples = chunk_sizes(shards.batch, group_.shards());
     shards.own = shards.batch;
     // Without a tensor to split, all shards have an equal part in the step.
     shards.samples.resize(shards.parts.size());
     return shards;
   }
-  shards.own = batch_size(all, group_.dim()).value_or(0);
+  shards.own = batch_size_of(all, group_.dim()).value_or(0);
   shards.batch = batch >= 0 ? batch : shards.own * world.size();
   shards.samples = chunk_sizes(shards.batch, group_.shards());
   const int64_t expected =

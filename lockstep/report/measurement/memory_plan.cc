@@ -87,7 +87,7 @@ class ShardProbe {
           return loss;
         },
         static_cast<optim::Optimizer*>(nullptr),
-        TrainStepOptions().batch(samples));
+        TrainStepOptions().total_samples(samples));
     memory.peak = memory_stats(whole_host()).peak_bytes - before;
     for (auto& [name, parameter] : module_.read().parameters) {
       torch::Tensor(parameter).mutable_grad().reset();

@@ -13,7 +13,7 @@
 namespace lockstep::report {
 namespace {
 
-using train::Environment;
+using Environment = train::RunEnvironment;
 using train::RunReport;
 
 // Tables with more rows show only the first and the last ones.

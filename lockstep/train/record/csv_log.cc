@@ -118,7 +118,7 @@ void CsvLog::write_all(const std::vector<std::string>& rows) {
 
 void CsvLog::add(Cells cells, const Metrics& metrics) {
   std::vector<std::string> new_names;
-  for (const auto& [name, value] : in_order(metrics)) {
+  for (const auto& [name, value] : loss_first(metrics)) {
     if (std::find(metrics_.begin(), metrics_.end(), name) == metrics_.end()) {
       new_names.push_back(name);
     }

@@ -43,7 +43,7 @@ std::vector<Field> fields(const ProgressText& text) {
   std::vector<Field> fields = {{1, "Step: " + short_duration(text.step_s)},
                                {2, "Tot: " + short_duration(text.total_s)}};
   int importance = 0;  // importance of the loss
-  for (const auto& [name, value] : in_order(text.step.metrics)) {
+  for (const auto& [name, value] : loss_first(text.step.metrics)) {
     fields.push_back({importance, metric_text(name, value)});
     importance = 3;
   }
@@ -101,7 +101,7 @@ std::string short_duration(double seconds) {
 std::string render_line(const ProgressText& text) {
   std::string line = fmt::format("step {}/{} | epoch {}", text.step.done,
                                  text.step.total, text.step.epoch);
-  for (const auto& [name, value] : in_order(text.step.metrics)) {
+  for (const auto& [name, value] : loss_first(text.step.metrics)) {
     line += " | " + metric_text(name, value);
   }
   return line + fmt::format(" | {} | {}", speed(text), time_left(text));

@@ -88,7 +88,7 @@ void add_devices(const RunReport& report, Lines& lines) {
 void add_results(const RunReport& report, Lines& lines) {
   const auto add = [&](const char* name, const Metrics& metrics) {
     std::string text;
-    for (const auto& [metric, value] : in_order(metrics)) {
+    for (const auto& [metric, value] : loss_first(metrics)) {
       if (!text.empty()) text += ", ";
       text += metric == "accuracy"
                   ? fmt::format("accuracy {:.2f} %", 100 * value)
@@ -193,7 +193,7 @@ void RunLog::after_epoch(const RunState& at, const Metrics& means) {
       fmt::format("[{}] Epoch {} | Batchsize: {} | Steps: {} | LR: {}",
                   device_names(), epoch_.epoch, options_.batch_size(),
                   at.step - at.epoch * batches_, format_number(epoch_.lr));
-  for (const auto& [name, value] : in_order(means)) {
+  for (const auto& [name, value] : loss_first(means)) {
     text += name == "accuracy"
                 ? fmt::format(" | Acc: {:.2f}%", 100 * value)
                 : fmt::format(" | {}: {}", name == "loss" ? "Loss" : name,
@@ -227,7 +227,7 @@ void RunLog::end_steps(int64_t steps, double stall_s,
 void RunLog::add_evaluation(const TestReport& test, int64_t step) {
   recordings_.report.evaluations.push_back({.step = step, .test = test});
   std::string text = fmt::format("[{}] Step {}", device_names(), step);
-  for (const auto& [name, value] : in_order(test.metrics)) {
+  for (const auto& [name, value] : loss_first(test.metrics)) {
     text += " | test " + metric_text(name, value);
   }
   line(text);

@@ -66,8 +66,8 @@ std::string cpu_model() {
   return name.empty() ? "unknown" : name;
 }
 
-Environment this_environment() {
-  Environment result;
+RunEnvironment this_environment() {
+  RunEnvironment result;
   result.host = host_name();
   result.os = value_in("/etc/os-release", "PRETTY_NAME", '=');
   utsname kernel{};
@@ -99,7 +99,7 @@ Environment this_environment() {
   return result;
 }
 
-nlohmann::ordered_json to_json(const Environment& environment) {
+nlohmann::ordered_json to_json(const RunEnvironment& environment) {
   auto variables = nlohmann::ordered_json::object();
   for (const auto& [name, value] : environment.variables) {
     variables[name] = value;
@@ -117,8 +117,8 @@ nlohmann::ordered_json to_json(const Environment& environment) {
           {"variables", std::move(variables)}};
 }
 
-Environment environment_from_json(const nlohmann::json& json) {
-  Environment result;
+RunEnvironment environment_from_json(const nlohmann::json& json) {
+  RunEnvironment result;
   try {
     read_value(json, "host", result.host);
     read_value(json, "os", result.os);

@@ -8,14 +8,14 @@
 
 namespace lockstep::train {
 
-Environment this_environment();
+RunEnvironment this_environment();
 
 /// Returns "Intel(R) Xeon(R)", say, or "unknown".
 std::string cpu_model();
 
-nlohmann::ordered_json to_json(const Environment& environment);
+nlohmann::ordered_json to_json(const RunEnvironment& environment);
 /// Reads what to_json() wrote. Missing values stay empty. Throws IoError for a
 /// value of the wrong type.
-Environment environment_from_json(const nlohmann::json& json);
+RunEnvironment environment_from_json(const nlohmann::json& json);
 
 }  // namespace lockstep::train

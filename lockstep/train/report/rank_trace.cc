@@ -29,10 +29,10 @@ std::string clock_of_this_process() {
   return boot_id() + " " + namespace_id("time");
 }
 
-std::vector<int64_t> moments_together(const ProcessGroup& world) {
+std::vector<int64_t> moments_together(const ProcessGroup& group) {
   std::vector<int64_t> moments;
   for (int i = 0; i < kMoments; ++i) {
-    world.barrier();
+    group.barrier();
     moments.push_back(trace_clock_ns());
   }
   return moments;
@@ -45,14 +45,14 @@ void shift(RankTrace& trace, int64_t ns) {
   }
 }
 
-void align(const ProcessGroup& world, std::vector<RankTrace>& ranks) {
+void align(const ProcessGroup& group, std::vector<RankTrace>& ranks) {
   const bool is_one_clock =
       std::all_of(ranks.begin(), ranks.end(), [&](const RankTrace& trace) {
         return trace.clock == ranks.front().clock;
       });
   if (is_one_clock) return;
   const auto texts =
-      world.all_gather_text(json(moments_together(world)).dump());
+      group.all_gather_text(json(moments_together(group)).dump());
   const auto moments_of = [&](size_t rank) {
     return parse_json(texts[rank]).get<std::vector<int64_t>>();
   };
@@ -142,9 +142,9 @@ TraceLog::Span span_from_json(const json& object, size_t lanes) {
 
 }  // namespace
 
-RankTrace trace_of_rank(const ProcessGroup& world,
+RankTrace trace_of_rank(const ProcessGroup& group,
                         const std::vector<Device>& devices, TraceLog log) {
-  return {.rank = world.rank(),
+  return {.rank = group.rank(),
           .host = host_name(),
           .pid = ::getpid(),
           .devices = join_names(devices),
@@ -152,13 +152,13 @@ RankTrace trace_of_rank(const ProcessGroup& world,
           .log = std::move(log)};
 }
 
-std::vector<RankTrace> gather_traces(const ProcessGroup& world,
+std::vector<RankTrace> gather_traces(const ProcessGroup& group,
                                      const RankTrace& own) {
   std::vector<RankTrace> ranks;
-  for (const auto& text : world.all_gather_text(to_json(own).dump())) {
+  for (const auto& text : group.all_gather_text(to_json(own).dump())) {
     ranks.push_back(rank_trace_from_json(try_parse_json(text)));
   }
-  align(world, ranks);
+  align(group, ranks);
   return ranks;
 }
 
@@ -192,13 +192,13 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks) {
   return result;
 }
 
-std::vector<RankTrace> gather_typical_step(const ProcessGroup& world,
+std::vector<RankTrace> gather_typical_step(const ProcessGroup& group,
                                            RankTrace own) {
   const auto indices =
-      world.all_gather_text(std::to_string(typical_index(own)));
+      group.all_gather_text(std::to_string(typical_index(own)));
   keep_step(own, std::stoll(indices[0]));
   keep_longest(own, kMostSpansOfStep);
-  return typical_step(gather_traces(world, own));
+  return typical_step(gather_traces(group, own));
 }
 
 json to_json(const RankTrace& trace) {

@@ -92,7 +92,7 @@ Ordered epochs_to_json(const std::vector<EpochReport>& epochs) {
   Ordered list = Ordered::array();
   for (const auto& epoch : epochs) {
     Ordered object{{"epoch", epoch.epoch}, {"lr", epoch.lr}};
-    for (const auto& [name, value] : in_order(epoch.train)) {
+    for (const auto& [name, value] : loss_first(epoch.train)) {
       object[kTrainPrefix + name] = value;
     }
     list.push_back(std::move(object));
@@ -102,7 +102,8 @@ Ordered epochs_to_json(const std::vector<EpochReport>& epochs) {
 
 Ordered test_to_json(const TestReport& test) {
   Ordered object = Ordered::object();
-  for (const auto& [name, value] : in_order(test.metrics)) object[name] = value;
+  for (const auto& [name, value] : loss_first(test.metrics))
+    object[name] = value;
   object["samples"] = test.samples;
   return object;
 }

@@ -30,10 +30,10 @@ data::LoaderOptions loader_options(const TrainOptions& options,
     loader.part({.shards = plan.shards, .first = own.first, .last = own.last});
   }
   return loader.batch_size(options.batch_size())
-      .workers(options.loader().workers())
-      .shuffle(options.loader().shuffle())
+      .workers(options.loading().workers())
+      .shuffle(options.loading().shuffle())
       // In a small last batch, a rank may have no sample to make a step with.
-      .drop_last(options.loader().drop_last() ||
+      .drop_last(options.loading().drop_last() ||
                  options.communication().is_local())
       .seed(options.seed());
 }

@@ -151,8 +151,8 @@ std::unique_ptr<Task> task_of(TrainerBase& trainer) {
 }
 
 RunReport TrainerBase::fit(const TrainOptions& options,
-                           const ProcessGroup& ranks) {
-  return run_training(*task_of(*this), options, {.world = ranks});
+                           const ProcessGroup& group) {
+  return run_training(*task_of(*this), options, {.world = group});
 }
 
 }  // namespace lockstep::train

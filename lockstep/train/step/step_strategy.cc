@@ -134,7 +134,7 @@ bool StepStrategy::can_leave_out_updates() const {
 
 TrainStepOptions StepStrategy::step_options(const data::Batch& batch) const {
   return TrainStepOptions()
-      .batch(engine_batch(batch))
+      .total_samples(engine_batch(batch))
       .loss_reduction(context_.task.loss_reduction())
       .empty_batch(context_.task.empty_batch())
       .warn_not_finite(false);  // the run reports this itself

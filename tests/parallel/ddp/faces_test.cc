@@ -329,7 +329,7 @@ TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {
             DataParallel model(net, slices(1), over(world));
             const auto optimizer = optim::sgd(
                 net->parameters(),
-                optim::SgdOptions().momentum(0.9).make_state(
+                optim::SGDOptions().momentum(0.9).make_state(
                     [&](const Tensor& p) { return model->make_state(p); }));
             model->register_comm_hook(allreduce_hook);
             const Part part = part_of(world, 0);

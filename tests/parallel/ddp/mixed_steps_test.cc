@@ -104,7 +104,7 @@ void run(Model& model, const Program& program, const Split& split,
         loss_of(model->forward(x), y).backward();
       } else {
         model->train_step(x, y, loss_of,
-                          TrainStepOptions().batch(sum_of(counts)));
+                          TrainStepOptions().total_samples(sum_of(counts)));
       }
     };
     if (what == Do::kLocalBackward || what == Do::kLocalStep) {

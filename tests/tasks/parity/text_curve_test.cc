@@ -93,7 +93,7 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
   run.epochs(0);
   run.max_steps(kSteps);
   run.clip_grad_norm(1);
-  run.loader().drop_last(true);
+  run.loading().drop_last(true);
   run.evaluation().enabled(false);
   run.log().progress(false);
   run.init_from(init_from);

@@ -113,7 +113,7 @@ TEST_P(Curve, AgreesWithPyTorchOverTwentySteps) {
       DataParallelOptions().intra_op_threads(1));
   const auto optimizer = optim::sgd(
       model->parameters(),
-      optim::SgdOptions(kRate).momentum(kMomentum).weight_decay(kDecay));
+      optim::SGDOptions(kRate).momentum(kMomentum).weight_decay(kDecay));
   std::istringstream lines(printed);
   for (int step = 0; step < kSteps; ++step) {
     double expected = 0;

@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/cuda.h"
-#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/device.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -43,7 +43,7 @@ template <class Model>
 std::vector<Tensor> train(Model& model, NetImpl& net, int64_t first,
                           int64_t count) {
   const auto sgd =
-      optim::sgd(net.parameters(), optim::SgdOptions(0.1).momentum(0.9));
+      optim::sgd(net.parameters(), optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch + first;
     model->train_step(inputs(begin, count), targets(begin, count), loss_of,
@@ -67,7 +67,7 @@ std::vector<Tensor> trained_in_loop(const std::vector<Device>& devices,
   auto net = new_net();
   auto model = DataParallel(net, devices, DataParallelOptions().shards(shards));
   const auto sgd =
-      optim::sgd(net->parameters(), optim::SgdOptions(0.1).momentum(0.9));
+      optim::sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch;
     sgd->zero_grad();
