@@ -76,7 +76,7 @@ class ProcessGroup {
 
   /// Reduces in place. shm and tcp reduce along a tree (docs/collectives.md),
   /// which gives the same bits on every rank and with both. nccl reduces in
-  /// NCCL's order. (The engine also sums along the tree over nccl.)
+  /// NCCL's order. (train_step() sums along the tree over nccl, too.)
   Work all_reduce(const torch::Tensor& tensor,
                   const ReduceOp& op = ReduceOp::SUM,
                   bool async_op = false) const;
@@ -199,9 +199,9 @@ class ProcessGroup {
 };
 
 /// Joins the group of all ranks of a job, described by the environment of this
-/// process (see environment.h). Every rank of the job must call it. Each call
-/// makes another group. Throws CommError, and InvalidArgument for an invalid
-/// environment or invalid options.
+/// process (see read_environment()). Every rank of the job must call it. Each
+/// call makes another group. Throws CommError, and InvalidArgument for an
+/// invalid environment or invalid options.
 ProcessGroup init(const ProcessGroupOptions& options = {});
 
 /// Joins the next attempt, in a rank that can continue after a CommError. Tells

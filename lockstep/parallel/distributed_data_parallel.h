@@ -136,8 +136,8 @@ class DistributedDataParallel
       : Holder(nullptr) {
     detail::check_module<T>();
     static_assert(std::derived_from<T, torch::nn::Module>,
-                  "the ranks must be a lockstep::ProcessGroup, such as "
-                  "lockstep::init()");
+                  "the second argument must be a lockstep::ProcessGroup, such "
+                  "as lockstep::init()");
   }
 };
 

@@ -23,14 +23,14 @@ struct RankTrace {
   TraceLog log;
 };
 
-RankTrace trace_of_rank(const ProcessGroup& world,
+RankTrace trace_of_rank(const ProcessGroup& group,
                         const std::vector<Device>& devices, TraceLog log);
 
 /// Returns every rank's trace, by rank, on every rank. All times refer to the
 /// clock of rank 0. The clocks of other hosts are compared at barriers, so
 /// times of two hosts may differ by the time that a message takes between them.
 /// Collective.
-std::vector<RankTrace> gather_traces(const ProcessGroup& world,
+std::vector<RankTrace> gather_traces(const ProcessGroup& group,
                                      const RankTrace& own);
 
 /// Returns by how many ns a peer's clock is ahead, given readings of both
@@ -46,7 +46,7 @@ std::vector<RankTrace> typical_step(const std::vector<RankTrace>& ranks);
 /// Returns typical_step() of all ranks without gathering everything that was
 /// recorded: on every rank, by the clock of rank 0. A rank with more than 2000
 /// spans in the step gives the longest ones. Collective.
-std::vector<RankTrace> gather_typical_step(const ProcessGroup& world,
+std::vector<RankTrace> gather_typical_step(const ProcessGroup& group,
                                            RankTrace own);
 
 /// Returns the traces in the Trace Event Format, which Perfetto and

@@ -50,13 +50,13 @@ class TrainerBase {
   virtual ~TrainerBase() = default;
 
   /// Trains and returns the report. With Strategy::kDistributed, every rank of
-  /// `ranks` calls it with the same options. Rank 0 writes and prints, and has
+  /// `group` calls it with the same options. Rank 0 writes and prints, and has
   /// the complete report.
   ///
   /// Throws TrainError if the loss is not finite (naming the step and the place
   /// where this was first seen), and whatever the data, the devices and the
   /// module throw.
-  RunReport fit(const TrainOptions& options, const ProcessGroup& ranks = {});
+  RunReport fit(const TrainOptions& options, const ProcessGroup& group = {});
 
  protected:
   using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,

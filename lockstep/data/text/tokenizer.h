@@ -92,8 +92,8 @@ struct TokenizeReport {
 TokenizeReport tokenize_files(const Tokenizer& tokenizer,
                               const TokenizeOptions& options);
 
-/// Returns the JSON of a CharacterTokenizer for the characters (code points) of
-/// the files, ascending. Throws as tokenize_files() does.
+/// Returns the JSON of a tokenizer that has a token for each character (code
+/// point) of the files, in ascending order. Throws as tokenize_files() does.
 std::string character_tokenizer_json(const std::vector<std::string>& inputs);
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
 // A number of ranks where the ProcessGroup belongs.
-// expects: the ranks must be a lockstep::ProcessGroup
+// expects: the second argument must be a lockstep::ProcessGroup
 #include <torch/torch.h>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
