@@ -1,5 +1,3 @@
-#include "lockstep/data/image_folder.h"
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/data/data_folder.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/images/decode_image.h"
 #include "lockstep/data/images/fit_image.h"
 
