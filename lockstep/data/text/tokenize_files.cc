@@ -2,7 +2,6 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
-#include <future>
 #include <set>
 #include <span>
 #include <system_error>
@@ -18,7 +17,7 @@
 #include "lockstep/base/start_thread.h"
 #include "lockstep/data/text/token_shards.h"
 #include "lockstep/data/text/tokenizer.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
 namespace {

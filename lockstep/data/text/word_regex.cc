@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
 namespace {
@@ -188,7 +188,7 @@ WordRegex::Matcher::Matcher() : state_(std::make_unique<State>()) {}
 WordRegex::Matcher::~Matcher() = default;
 
 WordRegex::WordRegex(const std::string& pattern, const std::string& source)
-    : pattern_(pattern), source_(source) {
+    : source_(source) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     throw DataError({.code = ErrorCode::kMalformedData,
                      .what = source + ": its regular expression can't be used",

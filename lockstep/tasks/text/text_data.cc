@@ -11,8 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/text/byte_tokenizer.h"
 #include "lockstep/data/text/character_tokenizer.h"
-#include "lockstep/data/text/token_buffer.h"
-#include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/token_sources.h"
 #include "lockstep/data/text/tokenizer.h"
 #include "lockstep/data/text/tokens.h"
 
