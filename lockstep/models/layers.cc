@@ -54,11 +54,6 @@ torch::nn::Conv2d conv2d(const torch::nn::Conv2dOptions& options, Init init) {
   return layer;
 }
 
-std::shared_ptr<torch::nn::Module> BuiltModel::clone(
-    const std::optional<torch::Device>& device) const {
-  return with_state_of(*this, make(spec_, Init::kNone), device);
-}
-
 std::shared_ptr<torch::nn::Module> with_state_of(
     const torch::nn::Module& from, std::shared_ptr<torch::nn::Module> to,
     const std::optional<torch::Device>& device) {

@@ -56,6 +56,11 @@ std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
   return build(spec, init);
 }
 
+std::shared_ptr<torch::nn::Module> BuiltModel::clone(
+    const std::optional<torch::Device>& device) const {
+  return with_state_of(*this, make(spec_, Init::kNone), device);
+}
+
 int64_t count_parameters(const torch::nn::Module& module) {
   int64_t count = 0;
   for (const auto& parameter : module.parameters()) count += parameter.numel();
