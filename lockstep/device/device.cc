@@ -1,15 +1,14 @@
 #include "lockstep/device/device.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
@@ -28,13 +27,8 @@ std::string_view trim(std::string_view text) {
 }
 
 std::optional<int> to_int(std::string_view text) {
-  int value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = parse_number<int>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }

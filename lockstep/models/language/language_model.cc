@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/random.h"
 #include "lockstep/models/language/gpt.h"
 #include "lockstep/models/language/llama.h"
 #include "lockstep/models/layers.h"
