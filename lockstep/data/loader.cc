@@ -5,7 +5,6 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -236,12 +235,8 @@ class Loader::Impl {
     if (options_.order()) {
       return checked(options_.order()(size, epoch), samples);
     }
-    if (options_.shuffle() && !source_->is_read_in_order()) {
-      return shuffled_order(size, options_.seed(), epoch);
-    }
-    std::vector<int64_t> order(static_cast<size_t>(size));
-    std::iota(order.begin(), order.end(), int64_t{0});
-    return order;
+    return epoch_order(size, options_.shuffle() && !source_->is_read_in_order(),
+                       options_.seed(), epoch);
   }
 
   // Checks the order that a user's function returned.

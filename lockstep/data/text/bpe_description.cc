@@ -1,6 +1,5 @@
 #include "lockstep/data/text/bpe_description.h"
 
-
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"

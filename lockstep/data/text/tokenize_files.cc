@@ -39,13 +39,6 @@ int64_t bytes_of_file(const std::string& path) {
   return code ? 0 : static_cast<int64_t>(bytes);
 }
 
-// Rethrows the error of a text with the name of its file.
-[[noreturn]] void rethrow_of(const std::string& path, const DataError& error) {
-  throw DataError({.code = error.code(),
-                   .what = path + " can't be encoded",
-                   .got = text_of(error)});
-}
-
 // Encodes a file in a separate thread.
 class EncodedFile {
  public:
@@ -73,7 +66,9 @@ class EncodedFile {
     try {
       std::rethrow_exception(error_);
     } catch (const DataError& error) {
-      rethrow_of(path_, error);
+      throw DataError({.code = error.code(),
+                       .what = path_ + " can't be encoded",
+                       .got = text_of(error)});
     }
   }
   int64_t bytes() const { return bytes_; }

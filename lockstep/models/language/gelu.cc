@@ -131,8 +131,11 @@ LOCKSTEP_AVX512 void avx512_backward(const T* x, const T* upstream, T* gradient,
   backward_loop(x, upstream, gradient, count);
 }
 
+#endif
+
 template <class T>
 Loops<T> best_loops() {
+#if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
@@ -141,17 +144,9 @@ Loops<T> best_loops() {
   if (__builtin_cpu_supports("avx2")) {
     return {avx2_forward<T>, avx2_backward<T>};
   }
-  return {plain_forward<T>, plain_backward<T>};
-}
-
-#else
-
-template <class T>
-Loops<T> best_loops() {
-  return {plain_forward<T>, plain_backward<T>};
-}
-
 #endif
+  return {plain_forward<T>, plain_backward<T>};
+}
 
 bool has_loops(const Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == torch::kFloat32 ||
