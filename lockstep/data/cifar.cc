@@ -142,7 +142,7 @@ std::vector<std::string> files_of(const std::string& dir, Split split) {
   check_data_folder(dir, "cifar10", "the folder of CIFAR-10's binary files");
   const fs::path folder(dir);
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
     if (split == Split::kTrain ? is_train_file(name) : name == kTestFile) {
       files.push_back(entry.path().string());

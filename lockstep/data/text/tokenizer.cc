@@ -11,8 +11,7 @@
 #include "lockstep/base/strict_json.h"
 #include "lockstep/data/text/bpe_description.h"
 #include "lockstep/data/text/bpe_tokenizer.h"
-#include "lockstep/data/text/byte_tokenizer.h"
-#include "lockstep/data/text/character_tokenizer.h"
+#include "lockstep/data/text/simple_tokenizers.h"
 
 namespace lockstep::data {
 
