@@ -1,5 +1,3 @@
-#include "lockstep/checkpoint/safetensors_header.h"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -10,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,6 @@
 #include "lockstep/data/data_folder.h"
 #include "lockstep/data/datasets.h"
 #include "lockstep/data/images/decode_image.h"
-#include "lockstep/data/images/fit_image.h"
 
 namespace lockstep::data {
 namespace {
