@@ -28,6 +28,11 @@ struct SafeTensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
+/// Throws CheckpointError (kMalformedData).
+[[noreturn]] void refuse_safetensors(const std::string& what,
+                                     const std::string& expected,
+                                     const std::string& got);
+
 /// Limit set by the format.
 inline constexpr uint64_t kMaxSafeTensorsHeader = 100'000'000;
 
