@@ -2,6 +2,8 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/functional/linear.h>
+
 #include "lockstep/models/language/decoder.h"
 
 namespace lockstep::models {
