@@ -36,7 +36,7 @@ TEST(BasicBlock, HasAShortcutOnlyWhereTheShapeChanges) {
 }
 
 TEST(BasicBlock, AddsItsInput) {
-  const auto blocks = layer(1);
+  auto blocks = layer(1);
   const torch::NoGradGuard no_grad;
   for (const char* block : {"0", "1"}) {
     blocks->named_parameters()[std::string(block) + ".bn2.weight"].zero_();
