@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/model.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -28,15 +29,12 @@ TEST(Cnn, TakesImagesOfEverySizeFrom8x8) {
 
 TEST(Cnn, SaysWhatInputItTakes) {
   const auto model = make({.name = "cnn"}, Init::kNone);
-  try {
-    model->forward(torch::randn({2, 1, 28, 28}));
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "[models] cnn can't take this input; expected images (N, 3, "
-                 "height, width) of 8x8 pixels or more, got (2, 1, 28, 28) "
-                 "[bad-tensor]");
-  }
+  EXPECT_EQ(error_of<InvalidArgument>([&] {
+              model->forward(torch::randn({2, 1, 28, 28}));
+            }),
+            "[models] cnn can't take this input; expected images (N, 3, "
+            "height, width) of 8x8 pixels or more, got (2, 1, 28, 28) "
+            "[bad-tensor]");
   EXPECT_THROW(model->forward(torch::randn({2, 3, 8, 7})), InvalidArgument);
   EXPECT_THROW(model->forward(torch::randn({3, 32, 32})), InvalidArgument);
 }

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/model.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -93,15 +94,12 @@ TEST(Mlp, FlattensImages) {
 TEST(Mlp, SaysWhatInputItTakes) {
   const auto model =
       make({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
-  try {
-    model->forward(torch::randn({2, 3, 2, 3}));
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "[models] mlp can't take this input; expected (N, ...) with "
-                 "12 values a sample, got (2, 3, 2, 3); build the mlp with "
-                 "the in_features of the data [bad-tensor]");
-  }
+  EXPECT_EQ(error_of<InvalidArgument>([&] {
+              model->forward(torch::randn({2, 3, 2, 3}));
+            }),
+            "[models] mlp can't take this input; expected (N, ...) with "
+            "12 values a sample, got (2, 3, 2, 3); build the mlp with "
+            "the in_features of the data [bad-tensor]");
   EXPECT_THROW(model->forward(torch::randn({12})), InvalidArgument);
   EXPECT_THROW(model->forward(torch::tensor(1.0)), InvalidArgument);
 }

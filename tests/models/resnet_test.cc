@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/model.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -103,14 +104,11 @@ TEST(ResNet, KeepsChannelsLast) {
 
 TEST(ResNet, SaysWhatInputItTakes) {
   const auto model = make({.name = "resnet34"}, Init::kNone);
-  try {
-    model->forward(torch::randn({2, 1, 28, 28}));
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "[models] resnet34 can't take this input; expected images "
-                 "(N, 3, height, width), got (2, 1, 28, 28) [bad-tensor]");
-  }
+  EXPECT_EQ(error_of<InvalidArgument>([&] {
+              model->forward(torch::randn({2, 1, 28, 28}));
+            }),
+            "[models] resnet34 can't take this input; expected images "
+            "(N, 3, height, width), got (2, 1, 28, 28) [bad-tensor]");
   EXPECT_THROW(model->forward(torch::randn({3, 32, 32})), InvalidArgument);
 }
 
