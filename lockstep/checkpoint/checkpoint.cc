@@ -29,10 +29,8 @@ void check_finite(const Manifest& manifest, const std::string& path,
     const std::string found = describe_not_finite(name, tensor);
     if (found.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = fmt::format("{}: {}", path, found),
-                           .expected = "finite numbers, as were saved",
-                           .fix = "use another checkpoint"});
+    refuse_damaged(fmt::format("{}: {}", path, found),
+                   "finite numbers, as were saved");
   }
 }
 
@@ -43,12 +41,8 @@ void check_digest(const std::string& checkpoint, const CheckpointInfo& info,
                   const NamedTensors& tensors) {
   const std::string found = parameter_digest(tensors);
   if (found == info.parameter_sha256) return;
-  throw CheckpointError(
-      {.code = ErrorCode::kCheckpointDamaged,
-       .what = checkpoint + " has other parameters than its manifest says",
-       .expected = "parameter_sha256 " + info.parameter_sha256,
-       .got = found,
-       .fix = "use another checkpoint"});
+  refuse_damaged(checkpoint + " has other parameters than its manifest says",
+                 "parameter_sha256 " + info.parameter_sha256, found);
 }
 
 OptimizerState read_optimizer_state(const std::string& checkpoint,
@@ -61,10 +55,8 @@ OptimizerState read_optimizer_state(const std::string& checkpoint,
     check_finite(manifest, path, part.tensors);
     for (const auto& [name, tensor] : part.tensors) {
       if (state.emplace(name, tensor).second) continue;
-      throw CheckpointError(
-          {.code = ErrorCode::kCheckpointDamaged,
-           .what = fmt::format("{}: '{}' is in another file, too", path, name),
-           .fix = "use another checkpoint"});
+      refuse_damaged(
+          fmt::format("{}: '{}' is in another file, too", path, name));
     }
   }
   return state;
@@ -117,18 +109,10 @@ CheckpointReader::CheckpointReader(std::string path)
 
 const CheckpointInfo& CheckpointReader::info() const { return manifest_->info; }
 
-bool CheckpointReader::has(const std::string& file) const {
-  const auto& files = manifest_->files;
-  return std::any_of(files.begin(), files.end(),
-                     [&](const auto& one) { return one.name == file; });
-}
-
 std::string CheckpointReader::model_file() const {
   const std::string path = path_ + "/" + kModelFile;
-  if (has(kModelFile)) return path;
-  throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                         .what = path + " is not of this checkpoint",
-                         .fix = "use another checkpoint"});
+  if (manifest_->has(kModelFile)) return path;
+  refuse_damaged(path + " is not of this checkpoint");
 }
 
 void CheckpointReader::within_budget(const std::function<void()>& build) const {
@@ -147,15 +131,12 @@ void CheckpointReader::within_budget(const std::function<void()>& build) const {
       described += fmt::format("{}{} {}", described.empty() ? "" : ", ", name,
                                value.substr(0, 40));
     }
-    throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = fmt::format("{} describes a model that is not in it ({})",
-                             path_ + "/" + kManifestFile, error.text()),
-         .expected = fmt::format("a model of at most {} numbers in {} tensors, "
-                                 "as {} has",
-                                 elements, tensors, kModelFile),
-         .got = described,
-         .fix = "use another checkpoint"});
+    refuse_damaged(
+        fmt::format("{} describes a model that is not in it ({})",
+                    path_ + "/" + kManifestFile, error.text()),
+        fmt::format("a model of at most {} numbers in {} tensors, as {} has",
+                    elements, tensors, kModelFile),
+        described);
   }
 }
 
@@ -186,7 +167,7 @@ OptimizerState CheckpointReader::optimizer_state(const OptimizerState&) const {
 }
 
 OptimizerState CheckpointReader::random_state() const {
-  if (!has(kRandomFile)) return {};
+  if (!manifest_->has(kRandomFile)) return {};
   const SafeTensors state = read_safetensors(path_ + "/" + kRandomFile);
   return {state.tensors.begin(), state.tensors.end()};
 }

@@ -86,7 +86,6 @@ class CheckpointReader : public SavedState {
   OptimizerState random_state() const override;
 
  private:
-  bool has(const std::string& file) const;
   void within_budget(const std::function<void()>& build) const;
   /// Returns the model's tensors, which fit `module`.
   NamedTensors read_model(const NamedTensors& module) const;

@@ -1,7 +1,6 @@
 #include "lockstep/checkpoint/folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_folder.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -19,13 +19,9 @@ constexpr std::string_view kPrefix = "step-";
 
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string digits = name.substr(kPrefix.size());
-  int64_t step = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool is_number =
-      error == std::errc() && step >= 0 && end == digits.data() + digits.size();
-  return is_number ? std::optional(step) : std::nullopt;
+  const auto step =
+      parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return step && *step >= 0 ? step : std::nullopt;
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 #include "lockstep/checkpoint/hugging_face.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
@@ -91,11 +90,7 @@ class Config {
   }
   void expect_any(const char* key, const std::set<std::string>& known) const {
     if (known.contains(text(key, *known.begin()))) return;
-    std::string expected;
-    for (const auto& name : known) {
-      expected += (expected.empty() ? "" : " or ") + name;
-    }
-    refuse(key, expected, root_.at(key));
+    refuse(key, fmt::format("{}", fmt::join(known, " or ")), root_.at(key));
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected,
                            const json& got) const {
@@ -202,25 +197,20 @@ std::set<std::string> weight_files(const std::string& folder) {
   return files;
 }
 
-bool ends_with(const std::string& name, const std::string& end) {
-  return name.size() >= end.size() &&
-         name.compare(name.size() - end.size(), end.size(), end) == 0;
-}
-
 /// Returns true if `name` is a mask or a frequency, which models compute and
 /// files may contain.
 bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
-  const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
-  return (is_gpt2 && (ends_with(name, ".attn.bias") ||
-                      ends_with(name, ".attn.masked_bias"))) ||
-         (!is_gpt2 && ends_with(name, ".rotary_emb.inv_freq"));
+  if (spec.architecture == Architecture::kLlama) {
+    return name.ends_with(".rotary_emb.inv_freq");
+  }
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 /// Returns the name with its prefix, which the files of a base model lack.
 std::string full_name(const std::string& name, const LanguageModelSpec& spec) {
   const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
   const std::string prefix = is_gpt2 ? "transformer." : "model.";
-  if (name.rfind(prefix, 0) == 0 || name == kHead) return name;
+  if (name.starts_with(prefix) || name == kHead) return name;
   return prefix + name;
 }
 

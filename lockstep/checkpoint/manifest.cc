@@ -54,11 +54,7 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   [[noreturn]] void refuse(const std::string& what, const std::string& got) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = path_ + " is damaged",
-                           .expected = what,
-                           .got = got,
-                           .fix = "use another checkpoint"});
+    refuse_damaged(path_ + " is damaged", what, got);
   }
 
   const json& member(const json& object, const char* key) {
@@ -178,22 +174,31 @@ void check_file(const std::string& path, const CheckpointFile& file) {
                            .got = error.message()});
   }
   if (found != file.bytes) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = path + " is not as it was written",
-                           .expected = fmt::format("{} bytes", file.bytes),
-                           .got = fmt::format("{}", found),
-                           .fix = "use another checkpoint"});
+    refuse_damaged(path + " is not as it was written",
+                   fmt::format("{} bytes", file.bytes),
+                   fmt::format("{}", found));
   }
   if (const std::string digest = file_checksum(path); digest != file.xxh128) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = path + " is not as it was written",
-                           .expected = "XXH128 " + file.xxh128,
-                           .got = digest,
-                           .fix = "use another checkpoint"});
+    refuse_damaged(path + " is not as it was written", "XXH128 " + file.xxh128,
+                   digest);
   }
 }
 
 }  // namespace
+
+bool Manifest::has(std::string_view file) const {
+  return std::any_of(files.begin(), files.end(),
+                     [&](const auto& one) { return one.name == file; });
+}
+
+void refuse_damaged(const std::string& what, const std::string& expected,
+                    const std::string& got) {
+  throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                         .what = what,
+                         .expected = expected,
+                         .got = got,
+                         .fix = "use another checkpoint"});
+}
 
 std::string optimizer_file(int part, int parts) {
   if (parts == 1) return fmt::format("{}.safetensors", kOptimizerFiles);
@@ -275,22 +280,15 @@ std::string read_manifest_text(const std::string& folder) {
 Manifest read_manifest(const std::string& folder) {
   Manifest manifest =
       parse_manifest(folder + "/" + kManifestFile, read_manifest_text(folder));
-  const auto& files = manifest.files;
-  const bool has_random = std::any_of(
-      files.begin(), files.end(),
-      [](const CheckpointFile& file) { return file.name == kRandomFile; });
-  if (manifest.info.run && !has_random) {
-    throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = folder + "/" + kManifestFile + " is damaged",
-         .expected = fmt::format("a file '{}', without which a run can't go "
-                                 "on to the same bits",
-                                 kRandomFile),
-         .got = "none",
-         .fix = "use another checkpoint"});
+  if (manifest.info.run && !manifest.has(kRandomFile)) {
+    refuse_damaged(folder + "/" + kManifestFile + " is damaged",
+                   fmt::format("a file '{}', without which a run can't go on "
+                               "to the same bits",
+                               kRandomFile),
+                   "none");
   }
   try {
-    for (const CheckpointFile& file : files) {
+    for (const CheckpointFile& file : manifest.files) {
       check_file(folder + "/" + file.name, file);
     }
   } catch (const IoError& error) {

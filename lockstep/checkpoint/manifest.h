@@ -29,7 +29,15 @@ struct Manifest {
   CheckpointInfo info;
   std::vector<CheckpointFile> files;
   std::vector<std::string> not_finite;  ///< buffers with a NaN or infinity
+
+  bool has(std::string_view file) const;
 };
+
+/// Throws CheckpointError (kCheckpointDamaged), which says to use another
+/// checkpoint.
+[[noreturn]] void refuse_damaged(const std::string& what,
+                                 const std::string& expected = "",
+                                 const std::string& got = "");
 
 /// Returns JSON that includes its own checksum.
 std::string format_manifest(const Manifest& manifest);

@@ -90,10 +90,8 @@ void refuse_torch_save(const std::string& path, const InputFile& file) {
 std::string read_header(const std::string& path, const InputFile& file) {
   uint64_t length = 0;
   if (file.bytes() < kPrefixBytes) {
-    throw CheckpointError({.code = ErrorCode::kMalformedData,
-                           .what = path + " is too short",
-                           .expected = "8 bytes and a header",
-                           .got = fmt::format("{} bytes", file.bytes())});
+    refuse_safetensors(path + " is too short", "8 bytes and a header",
+                       fmt::format("{} bytes", file.bytes()));
   }
   file.read(0, std::as_writable_bytes(std::span(&length, 1)));
   refuse_torch_save(path, file);
@@ -106,11 +104,9 @@ std::string read_header(const std::string& path, const InputFile& file) {
          .fix = "the file is damaged or not safetensors"});
   }
   if (length > file.bytes() - kPrefixBytes) {
-    throw CheckpointError(
-        {.code = ErrorCode::kMalformedData,
-         .what = path + " ends within its header",
-         .expected = fmt::format("{} bytes of header", length),
-         .got = fmt::format("{}", file.bytes() - kPrefixBytes)});
+    refuse_safetensors(path + " ends within its header",
+                       fmt::format("{} bytes of header", length),
+                       fmt::format("{}", file.bytes() - kPrefixBytes));
   }
   std::string header(length, '\0');
   file.read(kPrefixBytes, std::as_writable_bytes(std::span(header)));
@@ -141,11 +137,9 @@ torch::Tensor read_tensor(const std::string& path, const InputFile& file,
   if (entry.dtype == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(),
                   [](std::byte value) { return value > std::byte{1}; })) {
-    throw CheckpointError({.code = ErrorCode::kMalformedData,
-                           .what = fmt::format("{}: tensor {} of type BOOL",
-                                               path, quote(entry.name)),
-                           .expected = "bytes 0 and 1",
-                           .got = "others"});
+    refuse_safetensors(
+        fmt::format("{}: tensor {} of type BOOL", path, quote(entry.name)),
+        "bytes 0 and 1", "others");
   }
   return tensor;
 }

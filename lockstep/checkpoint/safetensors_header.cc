@@ -1,5 +1,3 @@
-#include "lockstep/checkpoint/safetensors_header.h"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -10,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -39,11 +38,8 @@ constexpr std::array<DtypeName, 10> kDtypes{{{"F64", torch::kFloat64},
                                 const std::string& what,
                                 const std::string& expected,
                                 const std::string& got) {
-  throw CheckpointError(
-      {.code = ErrorCode::kMalformedData,
-       .what = fmt::format("{}: tensor {} {}", path, quote(name), what),
-       .expected = expected,
-       .got = got});
+  refuse_safetensors(fmt::format("{}: tensor {} {}", path, quote(name), what),
+                     expected, got);
 }
 
 // Reads the object that describes one tensor.
@@ -145,18 +141,14 @@ std::map<std::string, std::string> read_metadata(const std::string& path,
                                                  const json& object) {
   std::map<std::string, std::string> metadata;
   if (!object.is_object()) {
-    throw CheckpointError({.code = ErrorCode::kMalformedData,
-                           .what = path + ": bad __metadata__",
-                           .expected = "an object of strings",
-                           .got = brief(object)});
+    refuse_safetensors(path + ": bad __metadata__", "an object of strings",
+                       brief(object));
   }
   for (const auto& [key, value] : object.items()) {
     if (!value.is_string()) {
-      throw CheckpointError(
-          {.code = ErrorCode::kMalformedData,
-           .what = fmt::format("{}: bad __metadata__ {}", path, quote(key)),
-           .expected = "a string",
-           .got = brief(value)});
+      refuse_safetensors(
+          fmt::format("{}: bad __metadata__ {}", path, quote(key)), "a string",
+          brief(value));
     }
     metadata[key] = value.get<std::string>();
   }
@@ -191,15 +183,21 @@ void check_coverage(const std::string& path,
     covered = entry->end;
   }
   if (covered != data_bytes) {
-    throw CheckpointError(
-        {.code = ErrorCode::kMalformedData,
-         .what = path + ": there are bytes that no tensor accounts for",
-         .expected = fmt::format("{} bytes of data", covered),
-         .got = fmt::format("{}", data_bytes)});
+    refuse_safetensors(path + ": there are bytes that no tensor accounts for",
+                       fmt::format("{} bytes of data", covered),
+                       fmt::format("{}", data_bytes));
   }
 }
 
 }  // namespace
+
+void refuse_safetensors(const std::string& what, const std::string& expected,
+                        const std::string& got) {
+  throw CheckpointError({.code = ErrorCode::kMalformedData,
+                         .what = what,
+                         .expected = expected,
+                         .got = got});
+}
 
 std::string_view safetensors_dtype(torch::ScalarType dtype) {
   for (const auto& known : kDtypes) {
@@ -259,11 +257,9 @@ SafeTensorsHeader parse_safetensors_header(const std::string& path,
   const json& root = parsed.root;
   // JSON allows spaces or a byte order mark here, the format does not.
   if (!root.is_object() || !text.starts_with('{')) {
-    throw CheckpointError(
-        {.code = ErrorCode::kMalformedData,
-         .what = path + ": bad header",
-         .expected = "a JSON object from its first byte on",
-         .got = root.is_object() ? "something before it" : brief(root)});
+    refuse_safetensors(path + ": bad header",
+                       "a JSON object from its first byte on",
+                       root.is_object() ? "something before it" : brief(root));
   }
   SafeTensorsHeader header;
   for (const std::string& name : parsed.order) {

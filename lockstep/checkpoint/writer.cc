@@ -10,14 +10,17 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/atomic_folder.h"
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
-#include "lockstep/checkpoint/part.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/not_finite.h"
 
 namespace lockstep {
 namespace {
@@ -46,13 +49,54 @@ std::optional<ProcessGroup> world_of_writers(const std::string& dir,
   return world.new_group(writers);
 }
 
-void add_to(Manifest& manifest, const WrittenParts& parts) {
+std::vector<std::string> check_finite(const CheckpointPart& part) {
+  std::vector<std::string> not_finite;
+  for (size_t i = 0; i < part.tensors.size(); ++i) {
+    const auto& [name, tensor] = part.tensors[i];
+    const std::string found = describe_not_finite(name, tensor);
+    if (found.empty()) continue;
+    // Earlier checkpoints are worth more than this one.
+    if (i < part.parameters) {
+      throw CheckpointError({.code = ErrorCode::kNotFinite,
+                             .what = "a parameter is not finite: " + found});
+    }
+    not_finite.push_back(name);
+  }
+  return not_finite;
+}
+
+// Writes a rank's parts into `folder` and returns a manifest of these only.
+// Throws CheckpointError if a parameter is not finite.
+Manifest write_parts(const std::string& folder,
+                     const std::vector<CheckpointPart>& parts) {
+  Manifest written;
+  for (const CheckpointPart& part : parts) {
+    for (std::string& name : check_finite(part)) {
+      written.not_finite.push_back(std::move(name));
+    }
+    Checksum checksum;
+    const std::string path = folder + "/" + part.file;
+    write_safetensors(path,
+                      {.tensors = part.tensors, .metadata = {{"format", "pt"}}},
+                      &checksum);
+    written.files.push_back({.name = part.file,
+                             .bytes = fs::file_size(path),
+                             .xxh128 = checksum.hex()});
+    if (part.file == kModelFile) {
+      written.info.parameter_sha256 = parameter_digest(part.tensors);
+    }
+  }
+  return written;
+}
+
+void add_to(Manifest& manifest, const Manifest& parts) {
   manifest.files.insert(manifest.files.end(), parts.files.begin(),
                         parts.files.end());
   manifest.not_finite.insert(manifest.not_finite.end(),
                              parts.not_finite.begin(), parts.not_finite.end());
-  if (!parts.parameter_sha256.empty()) {
-    manifest.info.parameter_sha256 = parts.parameter_sha256;
+  // Only the rank that wrote the model knows it.
+  if (!parts.info.parameter_sha256.empty()) {
+    manifest.info.parameter_sha256 = parts.info.parameter_sha256;
   }
 }
 
@@ -196,12 +240,14 @@ CheckpointWriter::Written CheckpointWriter::try_to_write(
     if (!is_first) return {};
     return folder.emplace(path).temporary();
   })[0];
-  const auto written =
-      together(*world_, [&] { return to_text(write_parts(building, parts)); });
+  const auto written = together(
+      *world_, [&] { return format_manifest(write_parts(building, parts)); });
   together(*world_, [&]() -> std::string {
     if (!is_first) return {};
     Manifest manifest{.info = info, .files = {}, .not_finite = {}};
-    for (const auto& text : written) add_to(manifest, parts_from_text(text));
+    for (const auto& text : written) {
+      add_to(manifest, parse_manifest("the parts of a rank", text));
+    }
     AtomicFile file(building + "/" + kManifestFile);
     file.write(format_manifest(manifest));
     file.commit();

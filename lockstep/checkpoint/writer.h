@@ -10,7 +10,6 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/info.h"
-#include "lockstep/checkpoint/part.h"
 #include "lockstep/checkpoint/staging.h"
 #include "lockstep/comm/process_group.h"
 
@@ -23,6 +22,13 @@ struct CheckpointContent {
   size_t parameters = 0;  ///< number of parameters at the start of `model`
   OptimizerState optimizer;
   OptimizerState random{};  ///< states of generators
+};
+
+/// The content of a file of a checkpoint.
+struct CheckpointPart {
+  std::string file;
+  NamedTensors tensors;
+  size_t parameters = 0;  ///< number of leading tensors that are a model's
 };
 
 /// Writes checkpoints (see save_checkpoint) while the steps continue. save()

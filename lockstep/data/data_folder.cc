@@ -1,7 +1,5 @@
 #include "lockstep/data/data_folder.h"
 
-#include <filesystem>
-
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -22,10 +20,19 @@ void check_data_folder(const std::string& dir, const std::string& option_name,
                                                      : "no such folder",
                      .fix = "name one with --data-dir"});
   }
-  const fs::directory_iterator entries(dir, error);
-  if (!error) return;
+  entries_of(dir);
+}
+
+std::vector<fs::directory_entry> entries_of(const fs::path& dir) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (fs::directory_iterator at(dir, error), end; !error && at != end;
+       at.increment(error)) {
+    entries.push_back(*at);
+  }
+  if (!error) return entries;
   throw DataError({.code = ErrorCode::kFileAccess,
-                   .what = "can't read folder " + dir,
+                   .what = "can't read folder " + dir.string(),
                    .got = error.message(),
                    .fix = "check its permissions"});
 }

@@ -5,11 +5,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/cifar10.h"
-#include "lockstep/data/cifar100.h"
-#include "lockstep/data/image_folder.h"
-#include "lockstep/data/mnist.h"
-#include "lockstep/data/synthetic.h"
+#include "lockstep/data/datasets.h"
 
 namespace lockstep::data {
 

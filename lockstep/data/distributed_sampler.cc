@@ -1,7 +1,6 @@
 #include "lockstep/data/distributed_sampler.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include <fmt/format.h>
@@ -111,12 +110,8 @@ void DistributedSampler::reset(std::optional<size_t> new_size) {
   state.is_begun = true;
   state.is_at_end = false;
   state.batch = state.first_batch;
-  if (options_.shuffle()) {
-    state.order = shuffled_order(size_, options_.seed(), state.epoch);
-  } else {
-    state.order.resize(static_cast<size_t>(size_));
-    std::iota(state.order.begin(), state.order.end(), int64_t{0});
-  }
+  state.order =
+      epoch_order(size_, options_.shuffle(), options_.seed(), state.epoch);
 }
 
 std::optional<std::vector<size_t>> DistributedSampler::next(size_t batch_size) {

@@ -1,5 +1,3 @@
-#include "lockstep/data/image_folder.h"
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -13,8 +11,8 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/data/data_folder.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/images/decode_image.h"
-#include "lockstep/data/images/fit_image.h"
 
 namespace lockstep::data {
 namespace {
@@ -47,25 +45,6 @@ bool is_image(const fs::path& path) {
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
-[[noreturn]] void refuse_folder(const fs::path& path, const std::string& got,
-                                const std::string& fix) {
-  throw DataError({.code = ErrorCode::kFileAccess,
-                   .what = "can't read folder " + path.string(),
-                   .got = got,
-                   .fix = fix});
-}
-
-std::vector<fs::directory_entry> entries_of(const fs::path& path) {
-  std::error_code error;
-  std::vector<fs::directory_entry> entries;
-  for (fs::directory_iterator at(path, error), end; !error && at != end;
-       at.increment(error)) {
-    entries.push_back(*at);
-  }
-  if (error) refuse_folder(path, error.message(), "check its permissions");
-  return entries;
-}
-
 std::vector<std::string> class_names(const fs::path& path) {
   std::vector<std::string> names;
   for (const auto& entry : entries_of(path)) {
@@ -83,10 +62,11 @@ void add_folder(const fs::path& root, const std::string& relative,
                 int64_t label, int depth, std::vector<LabelledFolder>& folders,
                 LeftOut& left_out) {
   if (depth > kMostFolders) {
-    refuse_folder(
-        root / relative,
-        fmt::format("more than {} folders in each other", kMostFolders),
-        "remove the link that leads to a folder above it");
+    throw DataError(
+        {.code = ErrorCode::kFileAccess,
+         .what = "can't read folder " + (root / relative).string(),
+         .got = fmt::format("more than {} folders in each other", kMostFolders),
+         .fix = "remove the link that leads to a folder above it"});
   }
   LabelledFolder folder{.path = relative, .label = label};
   for (const auto& entry : entries_of(root / relative)) {

@@ -5,7 +5,6 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,19 +22,20 @@
 namespace lockstep::data {
 namespace {
 
+[[noreturn]] void refuse_use(const std::string& what,
+                             const std::string& expected, int64_t got) {
+  throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
+                                 .what = what,
+                                 .expected = expected,
+                                 .got = fmt::format("{}", got)});
+}
+
 void check(const BatchSource* source, const LoaderOptions& options) {
-  const auto refuse = [](const std::string& what, const std::string& expected,
-                         int64_t got) {
-    throw InvalidArgument("data", {.code = ErrorCode::kMisuse,
-                                   .what = what,
-                                   .expected = expected,
-                                   .got = fmt::format("{}", got)});
-  };
   if (source == nullptr || source->size() < 1) {
-    refuse("there is nothing to load", "at least 1 sample", 0);
+    refuse_use("there is nothing to load", "at least 1 sample", 0);
   }
   if (options.batch_size() < 1) {
-    refuse("bad batch size", "at least 1", options.batch_size());
+    refuse_use("bad batch size", "at least 1", options.batch_size());
   }
   const BatchPart& part = options.part();
   if (part.first < 0 || part.first > part.last || part.last > part.shards) {
@@ -53,11 +53,11 @@ void check(const BatchSource* source, const LoaderOptions& options) {
                  .fix = "leave out LoaderOptions().order()"});
   }
   if (options.workers() < 0) {
-    refuse("bad number of loader workers", "at least 0", options.workers());
+    refuse_use("bad number of loader workers", "at least 0", options.workers());
   }
   if (options.prefetch() < 1) {
-    refuse("bad number of batches to prefetch", "at least 1",
-           options.prefetch());
+    refuse_use("bad number of batches to prefetch", "at least 1",
+               options.prefetch());
   }
 }
 
@@ -111,12 +111,9 @@ class Loader::Impl {
         samples_(options.order() ? count_of(make_order(0, 0))
                                  : source_->size()) {
     if (options_.drop_last() && samples_ < options_.batch_size()) {
-      throw InvalidArgument(
-          "data",
-          {.code = ErrorCode::kMisuse,
-           .what = "a batch is larger than an epoch, and the last is dropped",
-           .expected = fmt::format("a batch size of at most {}", samples_),
-           .got = fmt::format("{}", options_.batch_size())});
+      refuse_use("a batch is larger than an epoch, and the last is dropped",
+                 fmt::format("a batch size of at most {}", samples_),
+                 options_.batch_size());
     }
     try {
       const int workers = source_->is_read_in_order()
@@ -236,12 +233,8 @@ class Loader::Impl {
     if (options_.order()) {
       return checked(options_.order()(size, epoch), samples);
     }
-    if (options_.shuffle() && !source_->is_read_in_order()) {
-      return shuffled_order(size, options_.seed(), epoch);
-    }
-    std::vector<int64_t> order(static_cast<size_t>(size));
-    std::iota(order.begin(), order.end(), int64_t{0});
-    return order;
+    return epoch_order(size, options_.shuffle() && !source_->is_read_in_order(),
+                       options_.seed(), epoch);
   }
 
   // Checks the order that a user's function returned.
@@ -250,21 +243,14 @@ class Loader::Impl {
     const int64_t size = source_->size();
     for (const int64_t index : order) {
       if (index >= 0 && index < size) continue;
-      throw InvalidArgument("data",
-                            {.code = ErrorCode::kMisuse,
-                             .what = "the order of an epoch names a sample "
-                                     "that is not there",
-                             .expected = fmt::format("0 to {}", size - 1),
-                             .got = fmt::format("{}", index)});
+      refuse_use("the order of an epoch names a sample that is not there",
+                 fmt::format("0 to {}", size - 1), index);
     }
     if (order.empty() || (samples > 0 && count_of(order) != samples)) {
-      throw InvalidArgument(
-          "data",
-          {.code = ErrorCode::kMisuse,
-           .what = "the order of an epoch has another length",
-           .expected = samples > 0 ? fmt::format("{}, as in epoch 0", samples)
-                                   : "at least 1 sample",
-           .got = fmt::format("{}", order.size())});
+      refuse_use("the order of an epoch has another length",
+                 samples > 0 ? fmt::format("{}, as in epoch 0", samples)
+                             : "at least 1 sample",
+                 count_of(order));
     }
     return order;
   }
@@ -293,12 +279,9 @@ class Loader::Impl {
   Batch read(std::span<const int64_t> indices, int64_t epoch) const {
     Batch batch = source_->read(indices, epoch);
     if (batch.samples == static_cast<int64_t>(indices.size())) return batch;
-    throw InvalidArgument(
-        "data",
-        {.code = ErrorCode::kMisuse,
-         .what = "the source of the data made a batch of another size",
-         .expected = counted(static_cast<int64_t>(indices.size()), "sample"),
-         .got = fmt::format("{}", batch.samples)});
+    refuse_use("the source of the data made a batch of another size",
+               counted(static_cast<int64_t>(indices.size()), "sample"),
+               batch.samples);
   }
 
   const std::shared_ptr<const BatchSource> source_;

@@ -1,5 +1,3 @@
-#include "lockstep/data/mnist.h"
-
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/data/data_folder.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/images/idx_file.h"
 
 namespace lockstep::data {

@@ -51,11 +51,13 @@ class RandomStream {
   uint64_t state_;
 };
 
-/// Returns the order of `size` samples in an epoch (Fisher and Yates).
-inline std::vector<int64_t> shuffled_order(int64_t size, uint64_t seed,
-                                           int64_t epoch) {
+/// Returns the order of `size` samples in an epoch: that of their numbers, or
+/// if `shuffles`, one that depends on (seed, epoch) (Fisher and Yates).
+inline std::vector<int64_t> epoch_order(int64_t size, bool shuffles,
+                                        uint64_t seed, int64_t epoch) {
   std::vector<int64_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), int64_t{0});
+  if (!shuffles) return order;
   RandomStream random(StreamUse::kOrder, {seed, static_cast<uint64_t>(epoch)});
   for (int64_t left = size; left > 1; --left) {
     const int64_t taken = random.below(left);

@@ -1,5 +1,3 @@
-#include "lockstep/data/synthetic.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,6 +12,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/random_stream.h"
 
 namespace lockstep::data {
@@ -193,7 +192,7 @@ void light_and_noise(RandomStream& random,
   }
 }
 
-/// Paints a 32x32 image (3 planes) of class `label` as listed in synthetic.h.
+/// Paints a 32x32 image (3 planes) of class `label` as listed in datasets.h.
 /// Everything else is drawn from `random`.
 void paint_figure(RandomStream& random, int label, std::span<uint8_t> out) {
   const Colour ground = random_colour(random, 0, 110);

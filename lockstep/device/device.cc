@@ -1,15 +1,14 @@
 #include "lockstep/device/device.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
@@ -28,13 +27,8 @@ std::string_view trim(std::string_view text) {
 }
 
 std::optional<int> to_int(std::string_view text) {
-  int value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = parse_number<int>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
@@ -58,11 +52,19 @@ std::string inventory() {
   return text;
 }
 
-[[noreturn]] void unknown_device(std::string_view name) {
+/// Throws DeviceError, which says what this machine has.
+[[noreturn]] void no_such_device(const std::string& what,
+                                 const std::string& expected = "",
+                                 const std::string& got = "") {
   throw DeviceError({.code = ErrorCode::kNoSuchDevice,
-                     .what = fmt::format("unknown device '{}'", name),
-                     .expected = std::string(kForms),
+                     .what = what,
+                     .expected = expected,
+                     .got = got,
                      .fix = inventory()});
+}
+
+[[noreturn]] void unknown_device(std::string_view name) {
+  no_such_device(fmt::format("unknown device '{}'", name), std::string(kForms));
 }
 
 void check_slice_count(int count, std::string_view asked,
@@ -74,10 +76,8 @@ void check_slice_count(int count, std::string_view asked,
                        .fix = "write cpu for the whole host; " + inventory()});
   }
   if (count > kMaxSlices) {
-    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
-                       .what = fmt::format("'{}' is too many slices", asked),
-                       .expected = fmt::format("at most {}", kMaxSlices),
-                       .fix = inventory()});
+    no_such_device(fmt::format("'{}' is too many slices", asked),
+                   fmt::format("at most {}", kMaxSlices));
   }
   if (count > core_count() && oversubscription == Oversubscription::kRefuse) {
     throw DeviceError(
@@ -103,17 +103,12 @@ std::vector<Device> host_slices(int count, std::string_view asked,
 
 std::vector<Device> gpus(int count, std::string_view asked) {
   if (cuda_device_count() == 0) {
-    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
-                       .what = fmt::format("no GPU for '{}'", asked),
-                       .fix = inventory()});
+    no_such_device(fmt::format("no GPU for '{}'", asked));
   }
   if (count < 1 || count > cuda_device_count()) {
-    throw DeviceError(
-        {.code = ErrorCode::kNoSuchDevice,
-         .what = fmt::format("'{}' asks for GPUs that don't exist", asked),
-         .expected = fmt::format("1 to {}", cuda_device_count()),
-         .got = std::to_string(count),
-         .fix = inventory()});
+    no_such_device(fmt::format("'{}' asks for GPUs that don't exist", asked),
+                   fmt::format("1 to {}", cuda_device_count()),
+                   std::to_string(count));
   }
   std::vector<Device> found;
   for (int i = 0; i < count; ++i) found.push_back({DeviceKind::kCuda, i, 0});
@@ -179,9 +174,7 @@ void check_twice(const std::vector<Device>& list) {
 
 void check_gpu_exists(const Device& device) {
   if (device.index >= cuda_device_count()) {
-    throw DeviceError({.code = ErrorCode::kNoSuchDevice,
-                       .what = fmt::format("no device {}", device.name()),
-                       .fix = inventory()});
+    no_such_device(fmt::format("no device {}", device.name()));
   }
 }
 
@@ -211,13 +204,10 @@ void number_slices(std::vector<Device>& list, std::string_view asked,
   check_slice_count(count, asked, oversubscription);
   for (Device& device : list) {
     if (device.index >= count) {
-      throw DeviceError(
-          {.code = ErrorCode::kNoSuchDevice,
-           .what = fmt::format("no device {} in '{}'", device.name(), asked),
-           .expected =
-               fmt::format("{}, as {} {} named", range("cpu", count),
-                           counted(count, "slice"), count == 1 ? "is" : "are"),
-           .fix = inventory()});
+      no_such_device(
+          fmt::format("no device {} in '{}'", device.name(), asked),
+          fmt::format("{}, as {} {} named", range("cpu", count),
+                      counted(count, "slice"), count == 1 ? "is" : "are"));
     }
     device.slices = count;
   }

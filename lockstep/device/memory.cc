@@ -1,11 +1,8 @@
 #include "lockstep/device/memory.h"
 
-#include <array>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <mutex>
 #include <new>
 #include <string>

@@ -1,7 +1,6 @@
 #include "lockstep/device/random.h"
 
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>

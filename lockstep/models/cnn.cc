@@ -1,7 +1,8 @@
-#include "lockstep/models/cnn.h"
+#include <array>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/layers.h"
@@ -14,7 +15,30 @@ constexpr int64_t kSmallestSide = 8;
 
 }  // namespace
 
-Cnn::Cnn(const ModelSpec& spec, Init init) : spec_(spec) {
+/// A small convolutional network that learns small images within seconds on a
+/// CPU. It has three stages of a 3x3 convolution, BatchNorm, ReLU and a 2x2
+/// max-pool, with 32, 64 and 128 channels, then the mean over the image, and a
+/// Linear. For 10 classes it has 94,762 parameters, named conv1.weight,
+/// bn1.weight, ..., fc.bias.
+class Cnn final : public BuiltModel {
+ public:
+  Cnn(const ModelSpec& spec, Init init);
+
+  /// Takes images (N, 3, H, W) of 8x8 pixels or more and returns (N, classes).
+  /// Throws InvalidArgument for another shape.
+  torch::Tensor forward(const torch::Tensor& x) override;
+
+ private:
+  struct Stage {
+    torch::nn::Conv2d conv{nullptr};
+    torch::nn::BatchNorm2d bn{nullptr};
+  };
+
+  std::array<Stage, 3> stages_;
+  torch::nn::Linear fc_{nullptr};
+};
+
+Cnn::Cnn(const ModelSpec& spec, Init init) : BuiltModel(spec) {
   int64_t in = spec.channels;
   for (size_t i = 0; i < stages_.size(); ++i) {
     const int64_t channels = int64_t{32} << i;
@@ -50,9 +74,8 @@ torch::Tensor Cnn::forward(const torch::Tensor& x) {
   return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
 }
 
-std::shared_ptr<torch::nn::Module> Cnn::clone(
-    const std::optional<torch::Device>& device) const {
-  return with_state_of(*this, make(spec_, Init::kNone), device);
+std::shared_ptr<Model> make_cnn(const ModelSpec& spec, Init init) {
+  return std::make_shared<Cnn>(spec, init);
 }
 
 }  // namespace lockstep::models

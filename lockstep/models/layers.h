@@ -18,6 +18,22 @@ namespace lockstep::models {
 torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init);
 torch::nn::Conv2d conv2d(const torch::nn::Conv2dOptions& options, Init init);
 
+/// Build the models of make(), whose spec has been checked.
+std::shared_ptr<Model> make_cnn(const ModelSpec& spec, Init init);
+std::shared_ptr<Model> make_mlp(const ModelSpec& spec, Init init);
+std::shared_ptr<Model> make_resnet(const ModelSpec& spec, Init init);
+
+/// A model of make(). A clone is built again from the spec.
+class BuiltModel : public Model {
+ public:
+  explicit BuiltModel(const ModelSpec& spec) : spec_(spec) {}
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
+ protected:
+  const ModelSpec spec_;
+};
+
 /// Gives `to`, which has the same structure as `from`, copies of its parameters
 /// and buffers on `device` (default: where they are), and its modes and
 /// requires_grad. Returns `to`. This is the second half of a clone().

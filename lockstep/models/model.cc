@@ -7,9 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/device/random.h"
-#include "lockstep/models/cnn.h"
-#include "lockstep/models/mlp.h"
-#include "lockstep/models/resnet.h"
+#include "lockstep/models/layers.h"
 
 namespace lockstep::models {
 namespace {
@@ -25,9 +23,9 @@ void check_size(const ModelSpec& spec, const char* what, int64_t size) {
 }
 
 std::shared_ptr<Model> build(const ModelSpec& spec, Init init) {
-  if (spec.name == "cnn") return std::make_shared<Cnn>(spec, init);
-  if (spec.name == "mlp") return std::make_shared<Mlp>(spec, init);
-  return std::make_shared<ResNet>(spec, init);
+  if (spec.name == "cnn") return make_cnn(spec, init);
+  if (spec.name == "mlp") return make_mlp(spec, init);
+  return make_resnet(spec, init);
 }
 
 }  // namespace
@@ -56,6 +54,11 @@ std::shared_ptr<Model> make(const ModelSpec& spec, Init init) {
   // Random numbers of the layers must not shift the user's random stream.
   const RandomScope aside(0, 0, 0);
   return build(spec, init);
+}
+
+std::shared_ptr<torch::nn::Module> BuiltModel::clone(
+    const std::optional<torch::Device>& device) const {
+  return with_state_of(*this, make(spec_, Init::kNone), device);
 }
 
 int64_t count_parameters(const torch::nn::Module& module) {

@@ -46,9 +46,10 @@ const std::vector<std::string>& names();
 /// Builds a model. torch::manual_seed(n) gives the same weights as
 /// torch.manual_seed(n) in Python. Resnets have the parameter names and the
 /// initialisation of torchvision, the cnn those of torch.nn, the mlp the names
-/// of torch.nn.Sequential and its own initialisation (mlp.h). With Init::kNone,
-/// no random number is drawn and no memory is touched. Throws InvalidArgument
-/// for an unknown name (suggesting the nearest) or a size below 1.
+/// of torch.nn.Sequential and its own initialisation (mlp.cc). With
+/// Init::kNone, no random number is drawn and no memory is touched. Throws
+/// InvalidArgument for an unknown name (suggesting the nearest) or a size
+/// below 1.
 std::shared_ptr<Model> make(const ModelSpec& spec, Init init = Init::kRandom);
 
 /// Returns the number of elements in all parameters.

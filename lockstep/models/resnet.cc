@@ -1,7 +1,9 @@
-#include "lockstep/models/resnet.h"
+#include <array>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/layers.h"
@@ -34,6 +36,40 @@ void initialize(const torch::nn::Module& model) {
 
 }  // namespace
 
+/// A residual block of two 3x3 convolutions and a shortcut (He et al. 2015,
+/// figure 5, left). The shortcut is a 1x1 convolution if the shape changes.
+class BasicBlockImpl : public torch::nn::Module {
+ public:
+  BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t stride,
+                 Init init);
+  /// Takes (N, in_channels, H, W), returns (N, channels,
+  /// H / stride, W / stride).
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr}, bn2_{nullptr};
+  torch::nn::Sequential downsample_{nullptr};  // null: the shortcut is x
+};
+TORCH_MODULE(BasicBlock);
+
+/// torchvision's ResNet of basic blocks: resnet18 and resnet34, by spec.name.
+class ResNet final : public BuiltModel {
+ public:
+  ResNet(const ModelSpec& spec, Init init);
+
+  /// Takes images (N, 3, H, W) and returns (N, classes). Throws InvalidArgument
+  /// for another shape.
+  torch::Tensor forward(const torch::Tensor& x) override;
+
+ private:
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr};
+  std::array<torch::nn::Sequential, 4> layers_{nullptr, nullptr, nullptr,
+                                               nullptr};
+  torch::nn::Linear fc_{nullptr};
+};
+
 BasicBlockImpl::BasicBlockImpl(int64_t in_channels, int64_t channels,
                                int64_t stride, Init init) {
   // torchvision draws the shortcut's weights first and names it last.
@@ -57,7 +93,7 @@ torch::Tensor BasicBlockImpl::forward(const torch::Tensor& x) {
   return y.relu_();
 }
 
-ResNet::ResNet(const ModelSpec& spec, Init init) : spec_(spec) {
+ResNet::ResNet(const ModelSpec& spec, Init init) : BuiltModel(spec) {
   const bool is_cifar = spec.stem == Stem::kCifar;
   conv1_ =
       register_module("conv1", is_cifar ? conv(spec.channels, 64, 3, 1, init)
@@ -94,9 +130,8 @@ torch::Tensor ResNet::forward(const torch::Tensor& x) {
   return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
 }
 
-std::shared_ptr<torch::nn::Module> ResNet::clone(
-    const std::optional<torch::Device>& device) const {
-  return with_state_of(*this, make(spec_, Init::kNone), device);
+std::shared_ptr<Model> make_resnet(const ModelSpec& spec, Init init) {
+  return std::make_shared<ResNet>(spec, init);
 }
 
 }  // namespace lockstep::models

@@ -1,5 +1,3 @@
-#include "lockstep/data/cifar10.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -9,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/data/datasets.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/data/image_of.h"

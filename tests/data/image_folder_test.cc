@@ -1,5 +1,3 @@
-#include "lockstep/data/image_folder.h"
-
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/data/loader.h"
 #include "tests/base/expect_problem.h"

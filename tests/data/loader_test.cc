@@ -360,7 +360,7 @@ TEST(ShuffledOrder, PutsEverySampleAnywhereAsOften) {
   constexpr int kEpochs = 12'000;
   std::vector<std::vector<int>> counts(kSize, std::vector<int>(kSize));
   for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const auto order = shuffled_order(kSize, 5, epoch);
+    const auto order = epoch_order(kSize, true, 5, epoch);
     for (size_t i = 0; i < kSize; ++i) ++counts[i][order[i]];
   }
   for (const auto& of_place : counts) {

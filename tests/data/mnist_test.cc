@@ -1,10 +1,9 @@
-#include "lockstep/data/mnist.h"
-
 #include <cstdlib>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/datasets.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/data/idx_bytes.h"

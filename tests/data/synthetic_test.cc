@@ -1,11 +1,10 @@
-#include "lockstep/data/synthetic.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/datasets.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/data/image_of.h"

@@ -189,13 +189,9 @@ TEST_F(Memory, WorksThroughTheRawInterface) {
 }
 
 TEST_F(Memory, SaysWhoAskedForHowMuchWhenThereIsNone) {
-  try {
-    bytes_on(slice(16), int64_t{1} << 45);
-    FAIL() << "32 TiB were allocated";
-  } catch (const DeviceError& error) {
-    expect_problem(error.what(), ErrorCode::kOutOfMemory,
-                   {"cpu:16", "35184372088832 bytes"});
-  }
+  expect_problem(
+      error_of<DeviceError>([] { bytes_on(slice(16), int64_t{1} << 45); }),
+      ErrorCode::kOutOfMemory, {"cpu:16", "35184372088832 bytes"});
   EXPECT_EQ(memory_stats(slice(16)).live_bytes, 0);
 }
 

@@ -246,24 +246,19 @@ TEST(RunAll, RethrowsTheFirstWorkersErrorAfterAllHaveEnded) {
     ++ended;
     throw std::runtime_error("worker " + std::to_string(k));
   };
-  try {
-    run_all(workers, fail);
-    FAIL() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "worker 0");
-  }
+  EXPECT_EQ(error_of<std::runtime_error>([&] { run_all(workers, fail); }),
+            "worker 0");
   EXPECT_EQ(ended, 2);
   run_all(workers, [](size_t) {});
 }
 
 TEST(RunAll, RefusesToWaitForItself) {
   const auto workers = two_workers();
-  try {
-    run_all(workers, [&](size_t) { run_all(workers, [](size_t) {}); });
-    FAIL() << "nothing was thrown";
-  } catch (const DeviceError& error) {
-    expect_problem(error.what(), ErrorCode::kMisuse, {"run_all()", "cpu:0"});
-  }
+  expect_problem(error_of<DeviceError>([&] {
+                   run_all(workers,
+                           [&](size_t) { run_all(workers, [](size_t) {}); });
+                 }),
+                 ErrorCode::kMisuse, {"run_all()", "cpu:0"});
 }
 
 TEST(RunAll, WorksWithMoreWorkersThanCores) {

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/images/decode_image.h"
-#include "lockstep/data/images/fit_image.h"
 #include "lockstep/data/images/idx_file.h"
 #include "tests/fuzz/input.h"
 

@@ -8,7 +8,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/checkpoint/safetensors_header.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

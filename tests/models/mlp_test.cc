@@ -1,5 +1,3 @@
-#include "lockstep/models/mlp.h"
-
 #include <string>
 #include <vector>
 
@@ -12,13 +10,16 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/models/model.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::models {
 namespace {
 
 TEST(Mlp, NamesItsParametersAsSequentialDoes) {
-  Mlp model({.name = "mlp", .in_features = 8, .width = 4, .depth = 2});
-  EXPECT_EQ(model.named_parameters().keys(),
+  const auto model =
+      make({.name = "mlp", .in_features = 8, .width = 4, .depth = 2});
+  EXPECT_EQ(model->named_parameters().keys(),
             (std::vector<std::string>{"0.weight", "0.bias", "2.weight",
                                       "2.bias", "4.weight", "4.bias"}));
 }
@@ -27,7 +28,7 @@ TEST(Mlp, ComputesWhatSequentialDoes) {
   const ModelSpec spec = {
       .name = "mlp", .classes = 5, .in_features = 8, .width = 6, .depth = 2};
   torch::manual_seed(1);
-  Mlp model(spec);
+  const auto model = make(spec);
   torch::manual_seed(1);
   torch::nn::Sequential oracle(torch::nn::Linear(8, 6), torch::nn::ReLU(),
                                torch::nn::Linear(6, 6), torch::nn::ReLU(),
@@ -37,14 +38,14 @@ TEST(Mlp, ComputesWhatSequentialDoes) {
                                      torch::kFanIn, torch::kReLU);
   }
   const auto x = torch::randn({7, 8});
-  const auto y = model.forward(x);
+  const auto y = model->forward(x);
   const auto expected = oracle->forward(x);
   EXPECT_TRUE(y.equal(expected));
   y.square().sum().backward();
   expected.square().sum().backward();
   for (const auto& item : oracle->named_parameters()) {
     EXPECT_TRUE(
-        model.named_parameters()[item.key()].grad().equal(item.value().grad()))
+        model->named_parameters()[item.key()].grad().equal(item.value().grad()))
         << item.key();
   }
 }
@@ -54,10 +55,10 @@ TEST(Mlp, ComputesWhatSequentialDoes) {
 // its input.
 TEST(Mlp, PassesOnWhatItGetsThroughAllLayers) {
   torch::manual_seed(1);
-  Mlp model({.name = "mlp"});
+  const auto model = make({.name = "mlp"});
   const torch::NoGradGuard no_grad;
   auto y = torch::randn({256, 1024});
-  const auto parameters = model.named_parameters();
+  const auto parameters = model->named_parameters();
   for (const char* layer : {"0", "2", "4", "6", "8", "10"}) {
     y = torch::linear(y, parameters[std::string(layer) + ".weight"]).relu();
     EXPECT_NEAR(y.square().mean().item<double>(), 1, 0.3) << layer;
@@ -66,16 +67,16 @@ TEST(Mlp, PassesOnWhatItGetsThroughAllLayers) {
 
 TEST(Mlp, LearnsWithin30Steps) {
   torch::manual_seed(1);
-  Mlp model({.name = "mlp"});
+  const auto model = make({.name = "mlp"});
   const auto x = torch::randn({64, 1024});
   const auto targets = torch::arange(64).remainder(10);
-  torch::optim::SGD sgd(model.parameters(),
+  torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(0.02).momentum(0.9));
   double loss = 0;
   for (int step = 0; step < 30; ++step) {
     sgd.zero_grad();
     const auto mean =
-        torch::nn::functional::cross_entropy(model.forward(x), targets);
+        torch::nn::functional::cross_entropy(model->forward(x), targets);
     mean.backward();
     sgd.step();
     loss = mean.item<double>();
@@ -84,29 +85,29 @@ TEST(Mlp, LearnsWithin30Steps) {
 }
 
 TEST(Mlp, FlattensImages) {
-  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  const auto model =
+      make({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
   const auto x = torch::randn({2, 3, 2, 2});
-  EXPECT_TRUE(model.forward(x).equal(model.forward(x.flatten(1))));
+  EXPECT_TRUE(model->forward(x).equal(model->forward(x.flatten(1))));
 }
 
 TEST(Mlp, SaysWhatInputItTakes) {
-  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
-  try {
-    model.forward(torch::randn({2, 3, 2, 3}));
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "[models] mlp can't take this input; expected (N, ...) with "
-                 "12 values a sample, got (2, 3, 2, 3); build the mlp with "
-                 "the in_features of the data [bad-tensor]");
-  }
-  EXPECT_THROW(model.forward(torch::randn({12})), InvalidArgument);
-  EXPECT_THROW(model.forward(torch::tensor(1.0)), InvalidArgument);
+  const auto model =
+      make({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  EXPECT_EQ(error_of<InvalidArgument>([&] {
+              model->forward(torch::randn({2, 3, 2, 3}));
+            }),
+            "[models] mlp can't take this input; expected (N, ...) with "
+            "12 values a sample, got (2, 3, 2, 3); build the mlp with "
+            "the in_features of the data [bad-tensor]");
+  EXPECT_THROW(model->forward(torch::randn({12})), InvalidArgument);
+  EXPECT_THROW(model->forward(torch::tensor(1.0)), InvalidArgument);
 }
 
 TEST(Mlp, TakesAnEmptyBatch) {
-  Mlp model({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
-  EXPECT_EQ(model.forward(torch::randn({0, 3, 2, 2})).sizes(),
+  const auto model =
+      make({.name = "mlp", .in_features = 12, .width = 4, .depth = 1});
+  EXPECT_EQ(model->forward(torch::randn({0, 3, 2, 2})).sizes(),
             (std::vector<int64_t>{0, 10}));
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::models {
 namespace {
 
-std::string error_of(const ModelSpec& spec) {
+std::string message_for(const ModelSpec& spec) {
   try {
     make(spec);
   } catch (const InvalidArgument& error) {
@@ -130,16 +130,16 @@ TEST_P(EveryModel, IsClonedWithAllItsState) {
 }
 
 TEST(Make, SuggestsTheNearestName) {
-  EXPECT_EQ(error_of({.name = "resnet81"}),
+  EXPECT_EQ(message_for({.name = "resnet81"}),
             "[models] there is no model 'resnet81'; did you mean 'resnet18'? "
             "Known are cnn, mlp, resnet18, resnet34 [unknown-name]");
-  EXPECT_EQ(error_of({.name = "transformer"}),
+  EXPECT_EQ(message_for({.name = "transformer"}),
             "[models] there is no model 'transformer'; known are cnn, mlp, "
             "resnet18, resnet34 [unknown-name]");
 }
 
 TEST(Make, RefusesASizeBelowOne) {
-  EXPECT_EQ(error_of({.name = "resnet34", .classes = 0}),
+  EXPECT_EQ(message_for({.name = "resnet34", .classes = 0}),
             "[models] can't build resnet34: classes is out of range; expected "
             "at least 1, got 0 [bad-option]");
   EXPECT_THROW(make({.name = "mlp", .in_features = 0}), InvalidArgument);

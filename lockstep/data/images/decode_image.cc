@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/images/decode_jpeg.h"
-#include "lockstep/data/images/decode_png.h"
 
 namespace lockstep::data {
 namespace {
@@ -34,6 +34,28 @@ Image decode_image(std::span<const uint8_t> bytes, const std::string& path) {
                    .expected = "a JPEG or PNG image",
                    .got = bytes.empty() ? "an empty file" : "other bytes",
                    .fix = "get the file again, or remove it"});
+}
+
+void ImageFile::refuse(const std::string& why) const {
+  throw DataError({.code = ErrorCode::kMalformedData,
+                   .what = "can't decode " + path,
+                   .expected = fmt::format("a whole {} image", format),
+                   .got = why,
+                   .fix = "get the file again, or remove it"});
+}
+
+Image ImageFile::allocate(int64_t width, int64_t height, bool fits) const {
+  // Both are below 2^31.
+  if (width * height > kMostPixels) {
+    refuse(fmt::format("{} x {} pixels, of at most {}", width, height,
+                       kMostPixels));
+  }
+  if (!fits) {
+    refuse(fmt::format("{} x {} pixels in {} bytes", width, height, bytes));
+  }
+  Image image{.width = width, .height = height};
+  image.pixels.resize(static_cast<size_t>(3 * width * height));
+  return image;
 }
 
 Image read_image(const std::string& path) {

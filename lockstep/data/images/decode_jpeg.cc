@@ -1,5 +1,3 @@
-#include "lockstep/data/images/decode_jpeg.h"
-
 #include <array>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it
@@ -8,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/error.h"
+#include "lockstep/data/images/decode_image.h"
 
 namespace lockstep::data {
 namespace {
@@ -150,30 +148,15 @@ class JpegDecoder {
   JpegProgress progress_{};
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = "can't decode " + path,
-                   .expected = "a whole JPEG image",
-                   .got = why,
-                   .fix = "get the file again, or remove it"});
-}
-
 }  // namespace
 
 Image decode_jpeg(std::span<const uint8_t> bytes, const std::string& path) {
+  const ImageFile file{"JPEG", path, bytes.size()};
   JpegDecoder decoder;
-  if (!decoder.read_header(bytes)) refuse(path, decoder.error());
-  Image image{.width = decoder.width(), .height = decoder.height()};
-  if (image.width * image.height > kMostPixels) {
-    refuse(path, fmt::format("{} x {} pixels, of at most {}", image.width,
-                             image.height, kMostPixels));
-  }
-  if (!decoder.fits_in(bytes.size())) {
-    refuse(path, fmt::format("{} x {} pixels in {} bytes", image.width,
-                             image.height, bytes.size()));
-  }
-  image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
-  if (!decoder.decode(image.pixels.data())) refuse(path, decoder.error());
+  if (!decoder.read_header(bytes)) file.refuse(decoder.error());
+  Image image = file.allocate(decoder.width(), decoder.height(),
+                              decoder.fits_in(bytes.size()));
+  if (!decoder.decode(image.pixels.data())) file.refuse(decoder.error());
   return image;
 }
 

@@ -1,14 +1,11 @@
-#include "lockstep/data/images/decode_png.h"
-
 #include <array>
 #include <cstring>
 #include <png.h>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/printable_ascii.h"
+#include "lockstep/data/images/decode_image.h"
 
 namespace lockstep::data {
 namespace {
@@ -70,8 +67,9 @@ class PngDecoder {
   }
   uint32_t width() const { return png_get_image_width(png_, info_); }
   uint32_t height() const { return png_get_image_height(png_, info_); }
-  /// Returns the error after a call that returned false.
-  std::string error() const { return error_.data(); }
+  /// Returns the error after a call that returned false. It has the name of a
+  /// chunk, which may be any bytes.
+  std::string error() const { return printable_ascii(error_.data()); }
 
  private:
   [[noreturn]] static void give_up(png_structp png, png_const_charp message) {
@@ -95,37 +93,19 @@ class PngDecoder {
   png_infop info_ = nullptr;
 };
 
-[[noreturn]] void refuse_png(const std::string& path, const std::string& why) {
-  throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = "can't decode " + path,
-                   .expected = "a whole PNG image",
-                   // The message has the name of a chunk, which may be any
-                   // bytes.
-                   .got = printable_ascii(why),
-                   .fix = "get the file again, or remove it"});
-}
-
 }  // namespace
 
 Image decode_png(std::span<const uint8_t> bytes, const std::string& path) {
+  const ImageFile file{"PNG", path, bytes.size()};
   PngDecoder decoder(bytes);
-  if (!decoder.read_header()) refuse_png(path, decoder.error());
-  Image image{.width = decoder.width(), .height = decoder.height()};
-  // Both are below 2^31.
-  if (image.width * image.height > kMostPixels) {
-    refuse_png(path, fmt::format("{} x {} pixels, of at most {}", image.width,
-                                 image.height, kMostPixels));
-  }
-  if (!decoder.fits_in(bytes.size())) {
-    refuse_png(path, fmt::format("{} x {} pixels in {} bytes", image.width,
-                                 image.height, bytes.size()));
-  }
-  image.pixels.resize(static_cast<size_t>(3 * image.width * image.height));
+  if (!decoder.read_header()) file.refuse(decoder.error());
+  Image image = file.allocate(decoder.width(), decoder.height(),
+                              decoder.fits_in(bytes.size()));
   std::vector<png_bytep> rows(static_cast<size_t>(image.height));
   for (size_t y = 0; y < rows.size(); ++y) {
     rows[y] = image.pixels.data() + 3 * y * static_cast<size_t>(image.width);
   }
-  if (!decoder.decode(rows.data())) refuse_png(path, decoder.error());
+  if (!decoder.decode(rows.data())) file.refuse(decoder.error());
   return image;
 }
 

@@ -1,8 +1,8 @@
-#include "lockstep/data/images/fit_image.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "lockstep/data/images/image.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,8 +1,5 @@
 #include "lockstep/data/text/bpe_description.h"
 
-#include <limits>
-#include <optional>
-
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
 std::array<std::string, 256> letters_of_bytes() {

@@ -1,18 +1,59 @@
 #include "lockstep/data/text/bpe_tokenizer.h"
 
+#include <array>
 #include <functional>
 #include <mutex>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/added_tokens.h"
 #include "lockstep/data/text/bpe_model.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 #include "lockstep/data/text/word_regex.h"
 
 namespace lockstep::data {
+namespace {
+
+/// Finds tokens in text: the leftmost first, and the longest of several there.
+class AddedTokens {
+ public:
+  struct Found {
+    size_t begin;
+    size_t end;
+    uint32_t id;
+  };
+
+  /// `text` must not be empty.
+  void add(const std::string& text, uint32_t id) {
+    ids_.emplace(text, id);
+    lengths_[static_cast<unsigned char>(text.front())].insert(text.size());
+  }
+  /// Returns the first token that begins at or after `begin`.
+  std::optional<Found> find(std::string_view text, size_t begin) const {
+    if (ids_.empty()) return std::nullopt;
+    for (; begin < text.size(); ++begin) {
+      for (const size_t length :
+           lengths_[static_cast<unsigned char>(text[begin])]) {
+        if (length > text.size() - begin) continue;
+        const auto found = ids_.find(std::string(text.substr(begin, length)));
+        if (found == ids_.end()) continue;
+        return Found{
+            .begin = begin, .end = begin + length, .id = found->second};
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::unordered_map<std::string, uint32_t> ids_;
+  /// Lengths of the tokens that begin with a byte, the longest first.
+  std::array<std::set<size_t, std::greater<>>, 256> lengths_;
+};
+
+}  // namespace
 
 struct BpeTokenizer::Parts {
   Parts(BpeDescription read, const std::string& source)

@@ -2,7 +2,6 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
-#include <future>
 #include <set>
 #include <span>
 #include <system_error>
@@ -18,7 +17,7 @@
 #include "lockstep/base/start_thread.h"
 #include "lockstep/data/text/token_shards.h"
 #include "lockstep/data/text/tokenizer.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
 namespace {
@@ -38,13 +37,6 @@ int64_t bytes_of_file(const std::string& path) {
   }
   const auto bytes = fs::file_size(path, code);
   return code ? 0 : static_cast<int64_t>(bytes);
-}
-
-// Rethrows the error of a text with the name of its file.
-[[noreturn]] void rethrow_of(const std::string& path, const DataError& error) {
-  throw DataError({.code = error.code(),
-                   .what = path + " can't be encoded",
-                   .got = text_of(error)});
 }
 
 // Encodes a file in a separate thread.
@@ -74,7 +66,9 @@ class EncodedFile {
     try {
       std::rethrow_exception(error_);
     } catch (const DataError& error) {
-      rethrow_of(path_, error);
+      throw DataError({.code = error.code(),
+                       .what = path_ + " can't be encoded",
+                       .got = text_of(error)});
     }
   }
   int64_t bytes() const { return bytes_; }

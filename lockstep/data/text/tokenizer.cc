@@ -1,14 +1,17 @@
 #include "lockstep/data/text/tokenizer.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/data/text/bpe_description.h"
 #include "lockstep/data/text/bpe_tokenizer.h"
-#include "lockstep/data/text/byte_tokenizer.h"
-#include "lockstep/data/text/character_tokenizer.h"
+#include "lockstep/data/text/simple_tokenizers.h"
 
 namespace lockstep::data {
 
@@ -44,6 +47,24 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view text,
                    .expected = "the type characters or bytes, or a "
                                "tokenizer.json with a model BPE",
                    .got = brief(type)});
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path) {
+  std::error_code ignored;
+  const auto read = [](const std::string& file) {
+    return read_file(file, kMostTokenizerBytes);
+  };
+  if (!std::filesystem::is_directory(path, ignored)) {
+    return parse_tokenizer(read(path), path);
+  }
+  const std::string json = path + "/tokenizer.json";
+  if (std::filesystem::exists(json, ignored)) {
+    return parse_tokenizer(read(json), json);
+  }
+  return std::make_shared<const BpeTokenizer>(
+      read_gpt2_files(read(path + "/vocab.json"), read(path + "/merges.txt"),
+                      path),
+      path);
 }
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 #include "lockstep/data/text/utf8.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,33 @@
 
 namespace lockstep::data {
 namespace {
+
+// Returns the bytes of the character at the start of `text`; 0 if it is
+// invalid.
+size_t character_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto continues = [&](size_t first, size_t last) {
+    for (size_t i = first; i <= last; ++i) {
+      if (byte(i) < 0x80 || byte(i) > 0xBF) return false;
+    }
+    return true;
+  };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  if (lead < 0xE0) return continues(1, 1) ? 2 : 0;
+  const unsigned second = byte(1);
+  if (lead < 0xF0) {
+    const unsigned least = lead == 0xE0 ? 0xA0 : 0x80;
+    const unsigned most = lead == 0xED ? 0x9F : 0xBF;
+    return second >= least && second <= most && continues(2, 2) ? 3 : 0;
+  }
+  const unsigned least = lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned most = lead == 0xF4 ? 0x8F : 0xBF;
+  return second >= least && second <= most && continues(2, 3) ? 4 : 0;
+}
 
 [[noreturn]] void refuse(std::string_view text, size_t at) {
   throw DataError(
@@ -20,25 +48,37 @@ namespace {
 
 }  // namespace
 
+std::optional<size_t> first_invalid_utf8(std::string_view text) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  size_t at = 0;
+  while (at < text.size()) {
+    // Checks eight ASCII letters at once.
+    uint64_t eight = kHighBits;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+    }
+    if ((eight & kHighBits) == 0) {
+      at += sizeof eight;
+      continue;
+    }
+    const size_t bytes = character_bytes(text.substr(at));
+    if (bytes == 0) return at;
+    at += bytes;
+  }
+  return std::nullopt;
+}
+
 char32_t Utf8Reader::next() {
-  const size_t start = at_;
-  const auto first = static_cast<uint8_t>(text_[at_++]);
-  if (first < 0x80) return first;
-  // Number of following bytes, and the least code point that needs as many.
-  const int following = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
-  constexpr char32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-  if (first < 0xc2 || first > 0xf4) refuse(text_, start);
-  auto character = static_cast<char32_t>(first & (0x3f >> following));
-  for (int i = 0; i < following; ++i) {
-    if (at_ == text_.size()) refuse(text_, start);
-    const auto byte = static_cast<uint8_t>(text_[at_++]);
-    if ((byte & 0xc0) != 0x80) refuse(text_, start);
-    character = (character << 6) | (byte & 0x3f);
+  const size_t bytes = character_bytes(text_.substr(at_));
+  if (bytes == 0) refuse(text_, at_);
+  const auto first = static_cast<uint8_t>(text_[at_]);
+  // The lead byte of several has as many high bits as there are bytes.
+  auto character =
+      static_cast<char32_t>(bytes == 1 ? first : first & (0x7f >> bytes));
+  for (const char byte : text_.substr(at_ + 1, bytes - 1)) {
+    character = (character << 6) | (static_cast<uint8_t>(byte) & 0x3f);
   }
-  const bool is_surrogate = character >= 0xd800 && character <= 0xdfff;
-  if (character < kLeast[following] || character > 0x10ffff || is_surrogate) {
-    refuse(text_, start);
-  }
+  at_ += bytes;
   return character;
 }
 

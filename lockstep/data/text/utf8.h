@@ -1,12 +1,29 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
+// UTF-8 as defined by RFC 3629 (Unicode, table 3-7): no overlong forms, no
+// surrogates, nothing above U+10FFFF.
 namespace lockstep::data {
 
-/// Reads the characters of a UTF-8 text one after another, as defined by
-/// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+/// Returns the offset of the first byte that belongs to no UTF-8 character.
+std::optional<size_t> first_invalid_utf8(std::string_view text);
+
+/// Returns the start of the character after the one at `at`. `text` must be
+/// UTF-8.
+inline size_t next_utf8(std::string_view text, size_t at) {
+  constexpr unsigned kHighBits = 0xC0;
+  constexpr unsigned kContinuation = 0x80;
+  do {
+    ++at;
+  } while (at < text.size() &&
+           (static_cast<unsigned char>(text[at]) & kHighBits) == kContinuation);
+  return at;
+}
+
+/// Reads the characters of a text one after another.
 class Utf8Reader {
  public:
   explicit Utf8Reader(std::string_view text) : text_(text) {}

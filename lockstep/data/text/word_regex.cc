@@ -13,13 +13,23 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/strict_json.h"
-#include "lockstep/data/text/valid_utf8.h"
+#include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr size_t kLongestPattern = 10'000;
 constexpr size_t kNoMatch = std::numeric_limits<size_t>::max();
+
+template <auto kFree>
+struct Free {
+  template <class T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+template <class T, auto kFree>
+using Owned = std::unique_ptr<T, Free<kFree>>;
 
 std::string pcre2_message(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -155,40 +165,29 @@ class PatternReader {
 }  // namespace
 
 struct WordRegex::Matcher::State {
+  // The stack grows as needed, from the first size to the second.
+  static constexpr size_t kLeastStack = size_t{32} << 10;
+  static constexpr size_t kMostStack = size_t{1} << 20;
+
   State() {
-    // The stack grows as needed, from the first size to the second.
-    constexpr size_t kLeastStack = size_t{32} << 10;
-    constexpr size_t kMostStack = size_t{1} << 20;
-    data = pcre2_match_data_create(1, nullptr);
-    context = pcre2_match_context_create(nullptr);
-    stack = pcre2_jit_stack_create(kLeastStack, kMostStack, nullptr);
-    if (data == nullptr || context == nullptr) {
-      release();
-      throw std::bad_alloc();
-    }
+    if (!data || !context) throw std::bad_alloc();
     // Without this stack, 32 KiB of the thread's stack are used.
-    if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
-  }
-  ~State() { release(); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  void release() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
-    if (stack != nullptr) pcre2_jit_stack_free(stack);
+    if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 
-  pcre2_match_data* data = nullptr;
-  pcre2_match_context* context = nullptr;
-  pcre2_jit_stack* stack = nullptr;
+  Owned<pcre2_match_data, pcre2_match_data_free> data{
+      pcre2_match_data_create(1, nullptr)};
+  Owned<pcre2_match_context, pcre2_match_context_free> context{
+      pcre2_match_context_create(nullptr)};
+  Owned<pcre2_jit_stack, pcre2_jit_stack_free> stack{
+      pcre2_jit_stack_create(kLeastStack, kMostStack, nullptr)};
 };
 
 WordRegex::Matcher::Matcher() : state_(std::make_unique<State>()) {}
 WordRegex::Matcher::~Matcher() = default;
 
 WordRegex::WordRegex(const std::string& pattern, const std::string& source)
-    : pattern_(pattern), source_(source) {
+    : source_(source) {
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     throw DataError({.code = ErrorCode::kMalformedData,
                      .what = source + ": its regular expression can't be used",
@@ -202,10 +201,8 @@ WordRegex::WordRegex(const std::string& pattern, const std::string& source)
   if (first_invalid_utf8(pattern)) refuse("UTF-8", "other bytes");
   const std::string translated = PatternReader(pattern, source).read();
 
-  const std::unique_ptr<pcre2_compile_context,
-                        decltype(&pcre2_compile_context_free)>
-      context(pcre2_compile_context_create(nullptr),
-              &pcre2_compile_context_free);
+  const Owned<pcre2_compile_context, pcre2_compile_context_free> context(
+      pcre2_compile_context_create(nullptr));
   if (!context) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int code = 0;
@@ -236,10 +233,11 @@ size_t WordRegex::match(std::string_view text, size_t begin,
   const int result =
       is_compiled_to_machine_code_
           ? pcre2_jit_match(code_.get(), subject, text.size(), begin, 0,
-                            state.data, state.context)
+                            state.data.get(), state.context.get())
           : pcre2_match(code_.get(), subject, text.size(), begin,
-                        PCRE2_NO_UTF_CHECK, state.data, state.context);
-  if (result >= 0) return pcre2_get_ovector_pointer(state.data)[1];
+                        PCRE2_NO_UTF_CHECK, state.data.get(),
+                        state.context.get());
+  if (result >= 0) return pcre2_get_ovector_pointer(state.data.get())[1];
   if (result == PCRE2_ERROR_NOMATCH) return kNoMatch;
   throw DataError({.code = ErrorCode::kMalformedData,
                    .what = source_ + ": its regular expression takes too long",
@@ -254,7 +252,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
   constexpr uint64_t kSteps = 100'000;
   constexpr uint64_t kStepsForAByte = 20;
   const uint64_t steps = kSteps + kStepsForAByte * text.size();
-  pcre2_set_match_limit(matcher.state_->context,
+  pcre2_set_match_limit(matcher.state_->context.get(),
                         static_cast<uint32_t>(std::min<uint64_t>(
                             steps, std::numeric_limits<uint32_t>::max())));
   constexpr double kMiB = 1 << 20;

@@ -27,8 +27,6 @@ class WordRegex {
   /// `source` names its origin in messages.
   WordRegex(const std::string& pattern, const std::string& source);
 
-  const std::string& pattern() const { return pattern_; }
-
   /// Working memory that a thread needs to match.
   class Matcher {
    public:
@@ -54,7 +52,6 @@ class WordRegex {
  private:
   size_t match(std::string_view text, size_t begin, Matcher& matcher) const;
 
-  std::string pattern_;
   std::string source_;
   std::shared_ptr<pcre2_real_code_8> code_;
   bool is_compiled_to_machine_code_ = false;

@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 

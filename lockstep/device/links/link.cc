@@ -1,8 +1,8 @@
 #include "lockstep/device/links/link.h"
 
-#include <charconv>
-#include <system_error>
 #include <tuple>
+
+#include "lockstep/base/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -15,16 +15,11 @@ auto key_of(const Link& link) {
 std::optional<Device> parse_device(std::string_view text) {
   const bool is_cpu = text.starts_with("cpu:");
   if (!is_cpu && !text.starts_with("cuda:")) return std::nullopt;
-  text.remove_prefix(text.find(':') + 1);
-  Device device{.kind = is_cpu ? DeviceKind::kCpu : DeviceKind::kCuda,
-                .index = 0,
+  const auto index = parse_number<int>(text.substr(text.find(':') + 1));
+  if (!index || *index < 0) return std::nullopt;
+  return Device{.kind = is_cpu ? DeviceKind::kCpu : DeviceKind::kCuda,
+                .index = *index,
                 .slices = is_cpu ? 1 : 0};
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, device.index);
-  if (error != std::errc{} || end != last || device.index < 0) {
-    return std::nullopt;
-  }
-  return device;
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
 #include "lockstep/device/links/link_advice.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>

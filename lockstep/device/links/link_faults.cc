@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/device/links/device_copy.h"
 
 namespace lockstep {
@@ -30,13 +30,8 @@ namespace {
 
 template <class T>
 std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = parse_number<T>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 LinkFault parse_one(std::string_view text) {

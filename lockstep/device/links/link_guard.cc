@@ -1,6 +1,5 @@
 #include "lockstep/device/links/link_guard.h"
 
-#include <algorithm>
 #include <mutex>
 #include <set>
 

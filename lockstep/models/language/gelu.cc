@@ -92,19 +92,23 @@ LOCKSTEP_INLINE void backward_loop(const T* __restrict x,
   }
 }
 
+/// Writes GELU(x) to `out`, or with `upstream`, the gradient of x.
 template <class T>
-struct Loops {
-  void (*forward)(const T* x, T* y, int64_t count);
-  void (*backward)(const T* x, const T* upstream, T* gradient, int64_t count);
-};
+using Loop = void (*)(const T* x, const T* upstream, T* out, int64_t count);
 
 template <class T>
-void plain_forward(const T* x, T* y, int64_t count) {
-  forward_loop(x, y, count);
+LOCKSTEP_INLINE void either_loop(const T* x, const T* upstream, T* out,
+                                 int64_t count) {
+  if (upstream == nullptr) {
+    forward_loop(x, out, count);
+  } else {
+    backward_loop(x, upstream, out, count);
+  }
 }
+
 template <class T>
-void plain_backward(const T* x, const T* upstream, T* gradient, int64_t count) {
-  backward_loop(x, upstream, gradient, count);
+void plain_loop(const T* x, const T* upstream, T* out, int64_t count) {
+  either_loop(x, upstream, out, count);
 }
 
 #if defined(__x86_64__)
@@ -113,78 +117,59 @@ void plain_backward(const T* x, const T* upstream, T* gradient, int64_t count) {
 #define LOCKSTEP_AVX512 [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq")]]
 
 template <class T>
-LOCKSTEP_AVX2 void avx2_forward(const T* x, T* y, int64_t count) {
-  forward_loop(x, y, count);
+LOCKSTEP_AVX2 void avx2_loop(const T* x, const T* upstream, T* out,
+                             int64_t count) {
+  either_loop(x, upstream, out, count);
 }
 template <class T>
-LOCKSTEP_AVX2 void avx2_backward(const T* x, const T* upstream, T* gradient,
+LOCKSTEP_AVX512 void avx512_loop(const T* x, const T* upstream, T* out,
                                  int64_t count) {
-  backward_loop(x, upstream, gradient, count);
-}
-template <class T>
-LOCKSTEP_AVX512 void avx512_forward(const T* x, T* y, int64_t count) {
-  forward_loop(x, y, count);
-}
-template <class T>
-LOCKSTEP_AVX512 void avx512_backward(const T* x, const T* upstream, T* gradient,
-                                     int64_t count) {
-  backward_loop(x, upstream, gradient, count);
-}
-
-template <class T>
-Loops<T> best_loops() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return {avx512_forward<T>, avx512_backward<T>};
-  }
-  if (__builtin_cpu_supports("avx2")) {
-    return {avx2_forward<T>, avx2_backward<T>};
-  }
-  return {plain_forward<T>, plain_backward<T>};
-}
-
-#else
-
-template <class T>
-Loops<T> best_loops() {
-  return {plain_forward<T>, plain_backward<T>};
+  either_loop(x, upstream, out, count);
 }
 
 #endif
+
+template <class T>
+Loop<T> best_loop() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return avx512_loop<T>;
+  }
+  if (__builtin_cpu_supports("avx2")) return avx2_loop<T>;
+#endif
+  return plain_loop<T>;
+}
 
 bool has_loops(const Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == torch::kFloat32 ||
                         x.scalar_type() == torch::kBFloat16);
 }
 
-/// Runs `loop(begin, end)` over parts of [0, count) in the intra-op threads.
-template <class Loop>
-void for_parts(int64_t count, const Loop& loop) {
-  intra_op_for((count + kGrain - 1) / kGrain, [&](int64_t begin, int64_t end) {
-    loop(begin * kGrain, std::min(end * kGrain, count));
+/// Runs the loop over parts of the elements in the intra-op threads. `upstream`
+/// is undefined in the forward.
+template <class T>
+Tensor run_loop(const Tensor& x, const Tensor& upstream) {
+  static const Loop<T> loop = best_loop<T>();
+  Tensor out = torch::empty_like(x);
+  const int64_t count = x.numel();
+  const T* from = x.const_data_ptr<T>();
+  const T* above = upstream.defined() ? upstream.const_data_ptr<T>() : nullptr;
+  T* to = out.mutable_data_ptr<T>();
+  intra_op_for((count + kGrain - 1) / kGrain, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kGrain;
+    const int64_t end = std::min(last * kGrain, count);
+    loop(from + begin, above == nullptr ? nullptr : above + begin, to + begin,
+         end - begin);
   });
+  return out;
 }
 
-template <class T>
-void forward_into(const Tensor& x, Tensor& y) {
-  static const Loops<T> loops = best_loops<T>();
-  const T* from = x.const_data_ptr<T>();
-  T* to = y.mutable_data_ptr<T>();
-  for_parts(x.numel(), [&](int64_t begin, int64_t end) {
-    loops.forward(from + begin, to + begin, end - begin);
-  });
-}
-
-template <class T>
-void backward_into(const Tensor& x, const Tensor& upstream, Tensor& gradient) {
-  static const Loops<T> loops = best_loops<T>();
-  const T* from = x.const_data_ptr<T>();
-  const T* above = upstream.const_data_ptr<T>();
-  T* to = gradient.mutable_data_ptr<T>();
-  for_parts(x.numel(), [&](int64_t begin, int64_t end) {
-    loops.backward(from + begin, above + begin, to + begin, end - begin);
-  });
+Tensor compute(const Tensor& x, const Tensor& upstream = {}) {
+  return x.scalar_type() == torch::kFloat32
+             ? run_loop<float>(x, upstream)
+             : run_loop<c10::BFloat16>(x, upstream);
 }
 
 class TanhGelu : public torch::autograd::Function<TanhGelu> {
@@ -192,13 +177,7 @@ class TanhGelu : public torch::autograd::Function<TanhGelu> {
   static Tensor forward(AutogradContext* context, const Tensor& input) {
     const Tensor x = input.contiguous();
     context->save_for_backward({x});
-    Tensor y = torch::empty_like(x);
-    if (x.scalar_type() == torch::kFloat32) {
-      forward_into<float>(x, y);
-    } else {
-      forward_into<c10::BFloat16>(x, y);
-    }
-    return y;
+    return compute(x);
   }
 
   static variable_list backward(AutogradContext* context,
@@ -209,13 +188,7 @@ class TanhGelu : public torch::autograd::Function<TanhGelu> {
       return {at::gelu_backward(upstreams[0], x, "tanh")};
     }
     const Tensor upstream = upstreams[0].to(x.scalar_type()).contiguous();
-    Tensor gradient = torch::empty_like(x);
-    if (x.scalar_type() == torch::kFloat32) {
-      backward_into<float>(x, upstream, gradient);
-    } else {
-      backward_into<c10::BFloat16>(x, upstream, gradient);
-    }
-    return {gradient};
+    return {compute(x, upstream)};
   }
 };
 

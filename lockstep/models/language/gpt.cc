@@ -1,9 +1,8 @@
-#include "lockstep/models/language/gpt.h"
-
-#include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "lockstep/models/language/attention.h"
+#include "lockstep/models/language/decoder.h"
 #include "lockstep/models/language/gelu.h"
 
 namespace lockstep::models {
@@ -19,58 +18,60 @@ torch::Tensor project(const torch::Tensor& x, const Weight& weight) {
 
 }  // namespace
 
-Gpt::Gpt(const LanguageModelSpec& spec, Init init) : LanguageModel(spec) {
-  const int64_t width = spec.width;
-  const double before_sum =
-      0.02 / std::sqrt(2 * static_cast<double>(spec.layers));
-  const auto add = [&](torch::nn::Module& parent, const char* name,
-                       std::initializer_list<int64_t> shape,
-                       const Weight::Values& values) {
-    return parent.register_module(
-        name, std::make_shared<Weight>(shape, values, init));
-  };
-  const auto add_norm = [&](torch::nn::Module& parent, const char* name) {
-    return parent.register_module(name, norm_weight(width, true, init));
+/// GPT-2 (Radford et al. 2019), with the parameters of Hugging Face's
+/// GPT2LMHeadModel: transformer.h.0.attn.c_attn.weight, (width, 3 width), ...
+class Gpt final : public Decoder {
+ public:
+  Gpt(const LanguageModelSpec& spec, Init init);
+
+ private:
+  struct Block {
+    std::shared_ptr<Weight> ln_1, c_attn, attn_c_proj, ln_2, c_fc, mlp_c_proj;
   };
 
-  const auto transformer =
-      register_module("transformer", std::make_shared<torch::nn::Module>());
-  wte_ = add(*transformer, "wte", {spec.vocabulary, width}, {});
-  wpe_ = add(*transformer, "wpe", {spec.context, width}, {});
-  const auto list =
-      transformer->register_module("h", std::make_shared<torch::nn::Module>());
+  torch::Tensor embed(const torch::Tensor& ids, int64_t past) override;
+  torch::Tensor block(int64_t layer, const torch::Tensor& x, int64_t past,
+                      KeyValueCache* cache) override;
+  std::vector<torch::Tensor> block_parameters(int64_t layer) const override;
+  torch::Tensor last_norm(const torch::Tensor& x) override;
+
+  torch::Tensor norm(const torch::Tensor& x, const Weight& weight) const;
+  torch::Tensor dropout(const torch::Tensor& x) const;
+
+  std::shared_ptr<Weight> wpe_, ln_f_;
+  std::vector<Block> blocks_;
+};
+
+Gpt::Gpt(const LanguageModelSpec& spec, Init init) : Decoder(spec, init) {
+  const int64_t width = spec.width;
+  const int64_t inner = spec.inner_width;
+  const auto transformer = add_module(*this, "transformer");
+  table_ = add_weight(*transformer, "wte", {spec.vocabulary, width});
+  wpe_ = add_weight(*transformer, "wpe", {spec.context, width});
+  const auto list = add_module(*transformer, "h");
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
-    const auto part = list->register_module(
-        std::to_string(layer), std::make_shared<torch::nn::Module>());
+    const auto part = add_module(*list, std::to_string(layer));
     Block block;
     block.ln_1 = add_norm(*part, "ln_1");
-    const auto attention =
-        part->register_module("attn", std::make_shared<torch::nn::Module>());
-    block.c_attn =
-        add(*attention, "c_attn", {width, 3 * width}, {.bias = 3 * width});
-    block.attn_c_proj = add(*attention, "c_proj", {width, width},
-                            {.deviation = before_sum, .bias = width});
+    const auto attention = add_module(*part, "attn");
+    block.c_attn = add_weight(*attention, "c_attn", {width, 3 * width},
+                              kDeviation, 3 * width);
+    block.attn_c_proj = add_weight(*attention, "c_proj", {width, width},
+                                   deviation_before_sum(), width);
     block.ln_2 = add_norm(*part, "ln_2");
-    const auto mlp =
-        part->register_module("mlp", std::make_shared<torch::nn::Module>());
-    block.c_fc = add(*mlp, "c_fc", {width, spec.inner_width},
-                     {.bias = spec.inner_width});
-    block.mlp_c_proj = add(*mlp, "c_proj", {spec.inner_width, width},
-                           {.deviation = before_sum, .bias = width});
+    const auto mlp = add_module(*part, "mlp");
+    block.c_fc = add_weight(*mlp, "c_fc", {width, inner}, kDeviation, inner);
+    block.mlp_c_proj = add_weight(*mlp, "c_proj", {inner, width},
+                                  deviation_before_sum(), width);
     blocks_.push_back(std::move(block));
   }
   ln_f_ = add_norm(*transformer, "ln_f");
-  if (!spec.is_tied)
-    lm_head_ = add(*this, "lm_head", {spec.vocabulary, width}, {});
-}
-
-torch::Tensor Gpt::head() const {
-  return lm_head_ ? lm_head_->weight : wte_->weight;
+  add_head();
 }
 
 torch::Tensor Gpt::embed(const torch::Tensor& ids, int64_t past) {
   const auto places = wpe_->weight.slice(0, past, past + ids.size(1));
-  return dropout(torch::embedding(wte_->weight, ids) + places);
+  return dropout(torch::embedding(table_->weight, ids) + places);
 }
 
 torch::Tensor Gpt::block(int64_t layer, const torch::Tensor& x, int64_t,
@@ -110,6 +111,11 @@ torch::Tensor Gpt::norm(const torch::Tensor& x, const Weight& weight) const {
 torch::Tensor Gpt::dropout(const torch::Tensor& x) const {
   return spec().dropout == 0 ? x
                              : torch::dropout(x, spec().dropout, is_training());
+}
+
+std::shared_ptr<LanguageModel> make_gpt(const LanguageModelSpec& spec,
+                                        Init init) {
+  return std::make_shared<Gpt>(spec, init);
 }
 
 }  // namespace lockstep::models

@@ -7,9 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/random.h"
-#include "lockstep/models/language/gpt.h"
-#include "lockstep/models/language/llama.h"
+#include "lockstep/models/language/decoder.h"
 #include "lockstep/models/layers.h"
 
 namespace lockstep::models {
@@ -88,10 +86,8 @@ void LanguageModel::check_ids(const torch::Tensor& ids, int64_t past) const {
 std::shared_ptr<LanguageModel> make_language_model(
     const LanguageModelSpec& spec, Init init) {
   check(spec);
-  if (spec.architecture == Architecture::kLlama) {
-    return std::make_shared<Llama>(spec, init);
-  }
-  return std::make_shared<Gpt>(spec, init);
+  return spec.architecture == Architecture::kLlama ? make_llama(spec, init)
+                                                   : make_gpt(spec, init);
 }
 
 }  // namespace lockstep::models

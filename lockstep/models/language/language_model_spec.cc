@@ -1,5 +1,5 @@
-#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -53,6 +53,32 @@ const std::vector<LanguageModelSpec>& known_specs() {
   return known;
 }
 
+// The members of a spec with their names in settings and in messages.
+constexpr std::pair<const char*, int64_t LanguageModelSpec::*> kSizes[] = {
+    {"vocabulary", &LanguageModelSpec::vocabulary},
+    {"context", &LanguageModelSpec::context},
+    {"layers", &LanguageModelSpec::layers},
+    {"heads", &LanguageModelSpec::heads},
+    {"key_value_heads", &LanguageModelSpec::key_value_heads},
+    {"width", &LanguageModelSpec::width},
+    {"inner_width", &LanguageModelSpec::inner_width}};
+constexpr std::pair<const char*, double LanguageModelSpec::*> kNumbers[] = {
+    {"dropout", &LanguageModelSpec::dropout},
+    {"norm_epsilon", &LanguageModelSpec::norm_epsilon},
+    {"rope_theta", &LanguageModelSpec::rope_theta}};
+
+/// Returns the number of elements in the matrices of a block.
+int64_t matrices_of_block(const LanguageModelSpec& spec) {
+  const int64_t width = spec.width;
+  if (spec.architecture == Architecture::kGpt2) {
+    // c_attn, c_proj, c_fc and the second c_proj.
+    return (4 * width * width) + (2 * width * spec.inner_width);
+  }
+  const int64_t head_width = width / spec.heads;
+  return (2 * width * width) + (2 * width * spec.key_value_heads * head_width) +
+         (3 * width * spec.inner_width);
+}
+
 /// Returns a * b, or a number beyond any memory if that is too large, because
 /// sizes from a file may be anything.
 int64_t product(int64_t a, int64_t b) {
@@ -92,15 +118,8 @@ LanguageModelSpec language_spec(const std::string& name) {
 }
 
 void check(const LanguageModelSpec& spec) {
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"vocabulary", spec.vocabulary},
-      {"context", spec.context},
-      {"layers", spec.layers},
-      {"heads", spec.heads},
-      {"key_value_heads", spec.key_value_heads},
-      {"width", spec.width},
-      {"inner_width", spec.inner_width}};
-  for (const auto& [name, size] : sizes) {
+  for (const auto& [name, member] : kSizes) {
+    const int64_t size = spec.*member;
     if (size >= 1 && size <= kMostOfASize) continue;
     refuse(spec, fmt::format("{} is out of range", name),
            fmt::format("1 to {}", kMostOfASize), fmt::format("{}", size));
@@ -139,19 +158,17 @@ void check(const LanguageModelSpec& spec) {
 
 std::map<std::string, std::string> to_settings(const LanguageModelSpec& spec) {
   const bool is_llama = spec.architecture == Architecture::kLlama;
-  return {{"name", spec.name},
-          {"architecture", is_llama ? "llama" : "gpt2"},
-          {"vocabulary", std::to_string(spec.vocabulary)},
-          {"context", std::to_string(spec.context)},
-          {"layers", std::to_string(spec.layers)},
-          {"heads", std::to_string(spec.heads)},
-          {"key_value_heads", std::to_string(spec.key_value_heads)},
-          {"width", std::to_string(spec.width)},
-          {"inner_width", std::to_string(spec.inner_width)},
-          {"dropout", fmt::format("{}", spec.dropout)},
-          {"norm_epsilon", fmt::format("{}", spec.norm_epsilon)},
-          {"rope_theta", fmt::format("{}", spec.rope_theta)},
-          {"is_tied", spec.is_tied ? "true" : "false"}};
+  std::map<std::string, std::string> settings{
+      {"name", spec.name},
+      {"architecture", is_llama ? "llama" : "gpt2"},
+      {"is_tied", spec.is_tied ? "true" : "false"}};
+  for (const auto& [name, member] : kSizes) {
+    settings[name] = std::to_string(spec.*member);
+  }
+  for (const auto& [name, member] : kNumbers) {
+    settings[name] = fmt::format("{}", spec.*member);
+  }
+  return settings;
 }
 
 LanguageModelSpec language_spec_from_settings(
@@ -165,16 +182,12 @@ LanguageModelSpec language_spec_from_settings(
   }
   spec.architecture =
       architecture == "llama" ? Architecture::kLlama : Architecture::kGpt2;
-  spec.vocabulary = setting_size(text, "vocabulary");
-  spec.context = setting_size(text, "context");
-  spec.layers = setting_size(text, "layers");
-  spec.heads = setting_size(text, "heads");
-  spec.key_value_heads = setting_size(text, "key_value_heads");
-  spec.width = setting_size(text, "width");
-  spec.inner_width = setting_size(text, "inner_width");
-  spec.dropout = setting_number(text, "dropout");
-  spec.norm_epsilon = setting_number(text, "norm_epsilon");
-  spec.rope_theta = setting_number(text, "rope_theta");
+  for (const auto& [name, member] : kSizes) {
+    spec.*member = setting_size(text, name);
+  }
+  for (const auto& [name, member] : kNumbers) {
+    spec.*member = setting_number(text, name);
+  }
   spec.is_tied = setting_text(text, "is_tied") == "true";
   check(spec);
   return spec;
@@ -183,36 +196,21 @@ LanguageModelSpec language_spec_from_settings(
 int64_t count_parameters(const LanguageModelSpec& spec) {
   const int64_t width = spec.width;
   const int64_t table = spec.vocabulary * width;
-  if (spec.architecture == Architecture::kGpt2) {
-    // Two norms, c_attn, c_proj, c_fc and the second c_proj, with biases.
-    const int64_t block = 4 * width + width * 3 * width + 3 * width +
-                          width * width + width + 2 * width * spec.inner_width +
-                          spec.inner_width + width;
-    return table + spec.context * width + product(spec.layers, block) +
-           2 * width + (spec.is_tied ? 0 : table);
-  }
-  const int64_t head_width = width / spec.heads;
-  const int64_t block = 2 * width + 2 * width * width +
-                        2 * width * spec.key_value_heads * head_width +
-                        3 * width * spec.inner_width;
-  return table + product(spec.layers, block) + width +
-         (spec.is_tied ? 0 : table);
+  const bool is_gpt2 = spec.architecture == Architecture::kGpt2;
+  // Llama has a weight for each of its two norms. GPT-2 also has biases of the
+  // norms and of the matrices, and positions.
+  const int64_t vectors = is_gpt2 ? 9 * width + spec.inner_width : 2 * width;
+  const int64_t blocks =
+      product(spec.layers, matrices_of_block(spec) + vectors);
+  return table + blocks + (spec.is_tied ? 0 : table) +
+         (is_gpt2 ? spec.context * width + 2 * width : width);
 }
 
 double training_flops_of_token(const LanguageModelSpec& spec) {
-  const int64_t width = spec.width;
-  const int64_t inner = width * spec.inner_width;
-  // Number of elements in the matrices of a block.
-  const int64_t block =
-      spec.architecture == Architecture::kGpt2
-          ? (4 * width * width) + (2 * inner)
-          : (2 * width * width) +
-                (2 * width * spec.key_value_heads * (width / spec.heads)) +
-                (3 * inner);
-  const int64_t head = spec.vocabulary * width;
-  const int64_t attention = spec.layers * width * spec.context;
-  return static_cast<double>((6 * (spec.layers * block + head)) +
-                             (12 * attention));
+  const int64_t head = spec.vocabulary * spec.width;
+  const int64_t attention = spec.layers * spec.width * spec.context;
+  return static_cast<double>(
+      (6 * (spec.layers * matrices_of_block(spec) + head)) + (12 * attention));
 }
 
 }  // namespace lockstep::models

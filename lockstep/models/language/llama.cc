@@ -1,9 +1,10 @@
-#include "lockstep/models/language/llama.h"
-
-#include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "lockstep/models/language/attention.h"
+#include <torch/nn/functional/linear.h>
+
+#include "lockstep/models/language/decoder.h"
 
 namespace lockstep::models {
 namespace {
@@ -16,57 +17,64 @@ torch::Tensor project(const torch::Tensor& x,
 
 }  // namespace
 
-Llama::Llama(const LanguageModelSpec& spec, Init init) : LanguageModel(spec) {
-  const int64_t width = spec.width;
-  const int64_t shared = width / spec.heads * spec.key_value_heads;
-  const double before_sum =
-      0.02 / std::sqrt(2 * static_cast<double>(spec.layers));
-  const auto add = [&](torch::nn::Module& parent, const char* name,
-                       std::initializer_list<int64_t> shape,
-                       double deviation = 0.02) {
-    return parent.register_module(
-        name, std::make_shared<Weight>(
-                  shape, Weight::Values{.deviation = deviation}, init));
-  };
-  const auto add_norm = [&](torch::nn::Module& parent, const char* name) {
-    return parent.register_module(name, norm_weight(width, false, init));
+/// Llama (Touvron et al. 2023), with RMS norms, rotary positions, a gated layer
+/// (SwiGLU), and heads that share keys and values. The parameters are those of
+/// Hugging Face's LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight,
+/// (width, width), ...
+class Llama final : public Decoder {
+ public:
+  Llama(const LanguageModelSpec& spec, Init init);
+
+ private:
+  struct Block {
+    std::shared_ptr<Weight> input_norm, q_proj, k_proj, v_proj, o_proj;
+    std::shared_ptr<Weight> post_attention_norm, gate_proj, up_proj, down_proj;
   };
 
-  const auto model =
-      register_module("model", std::make_shared<torch::nn::Module>());
-  embed_tokens_ = add(*model, "embed_tokens", {spec.vocabulary, width});
-  const auto list =
-      model->register_module("layers", std::make_shared<torch::nn::Module>());
+  torch::Tensor embed(const torch::Tensor& ids, int64_t past) override;
+  torch::Tensor block(int64_t layer, const torch::Tensor& x, int64_t past,
+                      KeyValueCache* cache) override;
+  std::vector<torch::Tensor> block_parameters(int64_t layer) const override;
+  torch::Tensor last_norm(const torch::Tensor& x) override;
+
+  torch::Tensor norm(const torch::Tensor& x, const Weight& weight) const;
+  torch::Tensor rotate(const torch::Tensor& x, int64_t past) const;
+
+  std::shared_ptr<Weight> norm_;
+  std::vector<Block> blocks_;
+};
+
+Llama::Llama(const LanguageModelSpec& spec, Init init) : Decoder(spec, init) {
+  const int64_t width = spec.width;
+  const int64_t inner = spec.inner_width;
+  const int64_t shared = width / spec.heads * spec.key_value_heads;
+  const auto model = add_module(*this, "model");
+  table_ = add_weight(*model, "embed_tokens", {spec.vocabulary, width});
+  const auto list = add_module(*model, "layers");
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
-    const auto part = list->register_module(
-        std::to_string(layer), std::make_shared<torch::nn::Module>());
-    const auto attention = part->register_module(
-        "self_attn", std::make_shared<torch::nn::Module>());
+    const auto part = add_module(*list, std::to_string(layer));
+    const auto attention = add_module(*part, "self_attn");
     Block block;
-    block.q_proj = add(*attention, "q_proj", {width, width});
-    block.k_proj = add(*attention, "k_proj", {shared, width});
-    block.v_proj = add(*attention, "v_proj", {shared, width});
-    block.o_proj = add(*attention, "o_proj", {width, width}, before_sum);
-    const auto mlp =
-        part->register_module("mlp", std::make_shared<torch::nn::Module>());
-    block.gate_proj = add(*mlp, "gate_proj", {spec.inner_width, width});
-    block.up_proj = add(*mlp, "up_proj", {spec.inner_width, width});
+    block.q_proj = add_weight(*attention, "q_proj", {width, width});
+    block.k_proj = add_weight(*attention, "k_proj", {shared, width});
+    block.v_proj = add_weight(*attention, "v_proj", {shared, width});
+    block.o_proj = add_weight(*attention, "o_proj", {width, width},
+                              deviation_before_sum());
+    const auto mlp = add_module(*part, "mlp");
+    block.gate_proj = add_weight(*mlp, "gate_proj", {inner, width});
+    block.up_proj = add_weight(*mlp, "up_proj", {inner, width});
     block.down_proj =
-        add(*mlp, "down_proj", {width, spec.inner_width}, before_sum);
+        add_weight(*mlp, "down_proj", {width, inner}, deviation_before_sum());
     block.input_norm = add_norm(*part, "input_layernorm");
     block.post_attention_norm = add_norm(*part, "post_attention_layernorm");
     blocks_.push_back(std::move(block));
   }
   norm_ = add_norm(*model, "norm");
-  if (!spec.is_tied) lm_head_ = add(*this, "lm_head", {spec.vocabulary, width});
-}
-
-torch::Tensor Llama::head() const {
-  return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
+  add_head();
 }
 
 torch::Tensor Llama::embed(const torch::Tensor& ids, int64_t) {
-  return torch::embedding(embed_tokens_->weight, ids);
+  return torch::embedding(table_->weight, ids);
 }
 
 torch::Tensor Llama::block(int64_t layer, const torch::Tensor& x, int64_t past,
@@ -133,6 +141,11 @@ torch::Tensor Llama::rotate(const torch::Tensor& x, int64_t past) const {
   const auto high = x.slice(3, half);
   return torch::cat({low * cosine - high * sine, high * cosine + low * sine},
                     3);
+}
+
+std::shared_ptr<LanguageModel> make_llama(const LanguageModelSpec& spec,
+                                          Init init) {
+  return std::make_shared<Llama>(spec, init);
 }
 
 }  // namespace lockstep::models

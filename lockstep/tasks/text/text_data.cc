@@ -9,10 +9,8 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/text/byte_tokenizer.h"
-#include "lockstep/data/text/character_tokenizer.h"
-#include "lockstep/data/text/token_buffer.h"
-#include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/simple_tokenizers.h"
+#include "lockstep/data/text/token_sources.h"
 #include "lockstep/data/text/tokenizer.h"
 #include "lockstep/data/text/tokens.h"
 

@@ -6,10 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/data/cifar100.h"
-#include "lockstep/data/image_folder.h"
+#include "lockstep/data/datasets.h"
 #include "lockstep/data/images/decode_image.h"
-#include "lockstep/data/mnist.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 #include "tests/data/image_of.h"

@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/token_buffer.h"
-#include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/token_sources.h"
 
 namespace lockstep::data::tokens_out_of_range_test {
 namespace {

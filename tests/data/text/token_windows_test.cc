@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "lockstep/data/text/token_buffer.h"
-#include "lockstep/data/text/token_range.h"
+#include "lockstep/data/text/token_sources.h"
 #include "lockstep/data/text/tokens.h"
 #include "tests/base/error_code_of.h"
 

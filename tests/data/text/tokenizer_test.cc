@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/data/text/byte_tokenizer.h"
-#include "lockstep/data/text/character_tokenizer.h"
+#include "lockstep/data/text/simple_tokenizers.h"
 #include "tests/base/error_code_of.h"
 
 namespace lockstep::data {

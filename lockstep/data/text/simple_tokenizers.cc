@@ -1,4 +1,4 @@
-#include "lockstep/data/text/character_tokenizer.h"
+#include "lockstep/data/text/simple_tokenizers.h"
 
 #include <map>
 
@@ -9,6 +9,24 @@
 #include "lockstep/data/text/utf8.h"
 
 namespace lockstep::data {
+
+std::vector<uint32_t> ByteTokenizer::encode(std::string_view text) const {
+  std::vector<uint32_t> ids(text.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<uint8_t>(text[i]);
+  }
+  return ids;
+}
+
+std::string ByteTokenizer::decode(std::span<const uint32_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (const uint32_t id : ids) {
+    check_id(id, vocabulary());
+    text.push_back(static_cast<char>(id));
+  }
+  return text;
+}
 
 std::shared_ptr<const CharacterTokenizer> CharacterTokenizer::of_text(
     std::string_view text) {
