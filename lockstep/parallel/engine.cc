@@ -79,16 +79,13 @@ DataParallelOptions step_options(
 /// Returns the number of samples of the first tensor in `inputs` that is not
 /// shared(), or 1 if there is no such tensor.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
-  int64_t samples = -1;
-  for_each_tensor(
-      c10::ivalue::Tuple::create(inputs),
-      [&](const Tensor& tensor, const std::string&) {
-        if (samples >= 0) return;
-        const bool has_dim = -tensor.dim() <= dim && dim < tensor.dim();
-        samples = has_dim ? tensor.size(dim) : 1;
-      },
-      [](const Tensor&, const std::string&) {});
-  return samples < 0 ? 1 : samples;
+  for (const auto& [tensor, path, is_shared] :
+       tensors_in(c10::ivalue::Tuple::create(inputs))) {
+    if (is_shared) continue;
+    const bool has_dim = -tensor.dim() <= dim && dim < tensor.dim();
+    return has_dim ? tensor.size(dim) : 1;
+  }
+  return 1;
 }
 
 [[noreturn]] void refuse_step(const char* what, const char* fix) {

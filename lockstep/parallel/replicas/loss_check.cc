@@ -78,25 +78,23 @@ double epsilon_of(c10::ScalarType type) {
 /// Returns the largest magnitude of an element in `value`.
 double largest_in(const IValue& value) {
   double largest = 0;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    if (tensor.numel() == 0 || !tensor.is_floating_point()) return;
+  for (const auto& [tensor, path, is_shared] : tensors_in(value)) {
+    if (tensor.numel() == 0 || !tensor.is_floating_point()) continue;
     largest = std::max(largest, tensor.abs().max().item<double>());
-  });
+  }
   return largest;
 }
 
 bool any_tensor(const IValue& value, bool (*is_one)(const Tensor&)) {
-  bool any = false;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    any = any || is_one(tensor);
-  });
-  return any;
+  const auto tensors = tensors_in(value);
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const TensorAtPath& at) { return is_one(at.tensor); });
 }
 
 bool is_scalar(const Tensor& tensor) { return tensor.dim() == 0; }
 
 bool is_reduced(const Tensor& tensor) {
-  return tensor.defined() && c10::isReducedFloatingType(tensor.scalar_type());
+  return c10::isReducedFloatingType(tensor.scalar_type());
 }
 
 /// Returns `value` with half and bfloat16 tensors converted to float.
@@ -234,10 +232,10 @@ class LossCheck {
   /// doesn't need it. Both are checked on this rank if there are several
   /// samples.
   bool needs_other_ranks() const {
-    bool has_shared = false;
-    for_each_tensor(
-        shards_.target, [](const Tensor&, const std::string&) {},
-        [&](const Tensor&, const std::string&) { has_shared = true; });
+    const auto targets = tensors_in(shards_.target);
+    const bool has_shared =
+        std::any_of(targets.begin(), targets.end(),
+                    [](const TensorAtPath& at) { return at.is_shared; });
     const bool states_units = shards_.passes.front().states_weight ||
                               shards_.reduction == LossReduction::kSum;
     return !has_shared && (samples() < 2 || !states_units);
@@ -425,11 +423,9 @@ class LossCheck {
 std::string layout_of(const LossSample& sample) {
   std::string layout;
   for (const IValue& value : {sample.output, sample.target}) {
-    for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
-      layout += tensor.defined()
-                    ? c10::str(path, tensor.scalar_type(), tensor.sizes(), ";")
-                    : path + "undefined;";
-    });
+    for (const auto& [tensor, path, is_shared] : tensors_in(value)) {
+      layout += c10::str(path, tensor.scalar_type(), tensor.sizes(), ";");
+    }
   }
   return layout;
 }
@@ -461,18 +457,13 @@ std::vector<LossSample> gather_samples(const ProcessGroup& world,
   std::vector<LossSample> samples(layouts.size(), *own);
   const auto gather_part = [&](IValue LossSample::*part) {
     std::vector<std::vector<Tensor>> tensors;  // [tensor][rank]
-    for_each_tensor(
-        (*own).*part, [&](const Tensor& tensor, const std::string&) {
-          if (tensor.defined()) {
-            tensors.push_back(world.all_gather(tensor.contiguous()).result());
-          }
-        });
+    for (const TensorAtPath& at : tensors_in((*own).*part)) {
+      tensors.push_back(world.all_gather(at.tensor.contiguous()).result());
+    }
     for (size_t rank = 0; rank < samples.size(); ++rank) {
       size_t at = 0;
-      samples[rank].*part =
-          map_tensors((*own).*part, [&](const Tensor& tensor) {
-            return tensor.defined() ? tensors[at++][rank] : tensor;
-          });
+      samples[rank].*part = map_tensors(
+          (*own).*part, [&](const Tensor&) { return tensors[at++][rank]; });
     }
   };
   gather_part(&LossSample::output);

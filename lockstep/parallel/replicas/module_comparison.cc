@@ -76,15 +76,6 @@ bool is_close(const Tensor& a, const Tensor& b) {
   return torch::allclose(x, y, eps, eps * scale, /*equal_nan=*/true);
 }
 
-std::vector<std::pair<std::string, Tensor>> tensors_of(
-    const c10::IValue& value) {
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
-    tensors.emplace_back(path, tensor);
-  });
-  return tensors;
-}
-
 /// Returns addresses that change if a forward registers a submodule, parameter
 /// or buffer.
 std::vector<const void*> registered_in(const ModuleHandle& module) {
@@ -114,8 +105,8 @@ bool has_nonzero(const ShardPass& pass) {
     return tensor.defined() && tensor.numel() > 0 &&
            tensor.count_nonzero().item<int64_t>() > 0;
   };
-  for (const auto& [path, output] : tensors_of(pass.output)) {
-    if (is_nonzero(output)) return true;
+  for (const TensorAtPath& output : tensors_in(pass.output)) {
+    if (is_nonzero(output.tensor)) return true;
   }
   const auto& gradients = pass.compared_gradients().parameters;
   for (size_t p = 0; p < gradients.size(); ++p) {
@@ -129,8 +120,8 @@ bool has_nonzero(const ShardPass& pass) {
 /// Returns the tensors of `part`, detached from their graphs.
 std::vector<Tensor> inputs_of(const c10::IValue& part) {
   std::vector<Tensor> inputs;
-  for (const auto& [path, tensor] : tensors_of(part)) {
-    inputs.push_back(tensor.detach());
+  for (const TensorAtPath& input : tensors_in(part)) {
+    inputs.push_back(input.tensor.detach());
   }
   return inputs;
 }
@@ -155,8 +146,8 @@ ModuleComparison::Print ModuleComparison::print_of(
               .buffers = {},
               .gradients = pass.gradient_sums,
               .inputs = {}};
-  for (const auto& [path, tensor] : tensors_of(pass.output)) {
-    print.outputs.emplace_back(path, checksum_of(tensor));
+  for (const TensorAtPath& output : tensors_in(pass.output)) {
+    print.outputs.emplace_back(output.path, checksum_of(output.tensor));
   }
   for (const auto& [name, buffer] : buffers) {
     print.buffers.push_back(checksum_of(buffer));

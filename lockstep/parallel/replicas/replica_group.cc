@@ -261,7 +261,7 @@ void ReplicaGroup::check_not_nested() const {
 }
 
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
-  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string& path) {
+  for (const auto& [tensor, path, is_shared] : tensors_in(inputs)) {
     const auto place = device_of(tensor);
     const bool is_here =
         place ? std::any_of(devices_.begin(), devices_.end(),
@@ -270,7 +270,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
                                      device.index == place->index;
                             })
               : tensor.is_cpu();  // host memory can be copied to any device
-    if (is_here) return;
+    if (is_here) continue;
     throw InvalidArgument(
         "parallel",
         {.code = ErrorCode::kBadBatch,
@@ -279,7 +279,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
          .got = place ? place->name() : tensor.device().str(),
          .fix = "move the input there first: x.to(model->module()->"
                 "parameters()[0].device())"});
-  });
+  }
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
@@ -312,21 +312,7 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
 std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
                                       const std::vector<int64_t>& sizes) const {
   check_inputs(inputs);
-  std::vector<IValue> parts;
-  int64_t begin = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    parts.push_back(map_tensors(
-        inputs,
-        [&](const Tensor& tensor) {
-          return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
-                           shard_devices_[i]);
-        },
-        [&](const Tensor& tensor) {
-          return to_device(tensor, shard_devices_[i]);
-        }));
-    begin += sizes[i];
-  }
-  return parts;
+  return detail::cut(inputs, sizes, shard_devices_, options_.dim());
 }
 
 std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,

@@ -284,16 +284,16 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
 ShardGradients trial_backward(const c10::IValue& output,
                               const ShardLeaves& leaves) {
   std::vector<Tensor> roots, gradients;
-  for_each_tensor(output, [&](const Tensor& out, const std::string&) {
+  for (const auto& [out, path, is_shared] : tensors_in(output)) {
     // Without grad mode, an output that is itself a parameter has no graph.
-    if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
+    if (!out.requires_grad() || !torch::GradMode::is_enabled()) continue;
     roots.push_back(out);
     // The values differ, because with equal ones the gradients below a softmax
     // would cancel out.
     gradients.push_back(
         torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
             .reshape(out.sizes()));
-  });
+  }
   // The backward computes in the types that the forward used.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
