@@ -422,7 +422,7 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
                                .samples = samples});
         });
   };
-  std::optional<LossSample> sample;
+  std::optional<IValue> sample;
   if (!findings.problem) {
     in_first_shard([&](const ComputedShards& own_shards) {
       sample = check_loss_is_mean(own_shards, findings);
