@@ -5,7 +5,6 @@
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>

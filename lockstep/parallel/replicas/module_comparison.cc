@@ -1,8 +1,6 @@
 #include "lockstep/parallel/replicas/module_comparison.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
@@ -25,31 +23,11 @@ class Aside {
  public:
   explicit Aside(const std::vector<Tensor>& parameters) {
     for (const Tensor& parameter : parameters) {
-      Kept& kept = kept_.emplace_back();
-      kept.parameter = parameter;
-      kept.gradient = std::move(parameter.mutable_grad());
-      parameter.mutable_grad().reset();
-      if (!torch::autograd::impl::get_autograd_meta(parameter)) continue;
-      torch::autograd::impl::hooks(parameter).swap(kept.hooks);
-      torch::autograd::impl::post_acc_grad_hooks(parameter).swap(
-          kept.post_hook);
-      kept.accumulator =
-          torch::autograd::impl::try_get_grad_accumulator(parameter);
-      torch::autograd::impl::set_grad_accumulator(parameter,
-                                                  WeakNodePtr(NodePtr()));
+      kept_.emplace_back().parameter = parameter;
     }
+    swap_all();
   }
-  ~Aside() {
-    for (Kept& kept : kept_) {
-      kept.parameter.mutable_grad() = std::move(kept.gradient);
-      if (!torch::autograd::impl::get_autograd_meta(kept.parameter)) continue;
-      torch::autograd::impl::hooks(kept.parameter).swap(kept.hooks);
-      torch::autograd::impl::post_acc_grad_hooks(kept.parameter)
-          .swap(kept.post_hook);
-      torch::autograd::impl::set_grad_accumulator(
-          kept.parameter, WeakNodePtr(kept.accumulator));
-    }
-  }
+  ~Aside() { swap_all(); }
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
 
@@ -61,6 +39,23 @@ class Aside {
     std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
     NodePtr accumulator;
   };
+
+  void swap_all() {
+    for (Kept& kept : kept_) {
+      const Tensor& parameter = kept.parameter;
+      std::swap(parameter.mutable_grad(), kept.gradient);
+      if (!torch::autograd::impl::get_autograd_meta(parameter)) continue;
+      torch::autograd::impl::hooks(parameter).swap(kept.hooks);
+      torch::autograd::impl::post_acc_grad_hooks(parameter).swap(
+          kept.post_hook);
+      NodePtr accumulator =
+          torch::autograd::impl::try_get_grad_accumulator(parameter);
+      torch::autograd::impl::set_grad_accumulator(
+          parameter, WeakNodePtr(kept.accumulator));
+      kept.accumulator = std::move(accumulator);
+    }
+  }
+
   std::vector<Kept> kept_;
 };
 
