@@ -123,12 +123,9 @@ void check_world(const DataParallelOptions& options) {
 
 int64_t current_shard() { return shard_of_thread; }
 
-ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
-                           std::function<ModuleHandle()> make_replica,
-                           std::vector<Device> devices,
+ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
                            DataParallelOptions options)
-    : read_module_(std::move(read_module)),
-      make_replica_(std::move(make_replica)),
+    : module_(std::move(module)),
       devices_(std::move(devices)),
       options_(std::move(options)),
       first_step_(options_.verify_first_step(),
@@ -191,7 +188,7 @@ void ReplicaGroup::make_replicas() {
       // its device.
       workers_[k]->start([&] {
         const ShardScope scope(this, -1);
-        replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
+        replicas_[k].emplace_back(module_.replicate(), original_, devices_[k],
                                   parameters, buffers);
       });
       workers_[k]->wait();
@@ -330,7 +327,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
 // The module may change after it was wrapped.
 
 void ReplicaGroup::read_original() {
-  original_ = read_module_();
+  original_ = module_.read();
   identity_ = original_.identity();
   detail::check_on_device(original_, devices_[0]);
   parameters_.clear();
