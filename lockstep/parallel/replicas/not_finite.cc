@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/log.h"
