@@ -3,7 +3,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/state.h"
 
 namespace lockstep::optim {
 namespace {
@@ -15,47 +14,29 @@ class AdamW final : public Optimizer {
   AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
       : Optimizer(std::move(parameters), options.lr()),
         options_(options),
-        exp_avg_(zeros_like_parameters(options_.make_state())),
-        exp_avg_sq_(zeros_like_parameters(options_.make_state())),
-        exp_avg_views_(block_views(exp_avg_)),
-        exp_avg_sq_views_(block_views(exp_avg_sq_)) {
-    for (const Tensor& parameter : parameters_) {
-      step_.push_back(torch::zeros(
-          {}, torch::dtype(torch::kFloat32).device(parameter.device())));
-    }
-  }
+        exp_avg_(make_slot(options_.make_state())),
+        exp_avg_sq_(make_slot(options_.make_state())),
+        step_(zero_steps()) {}
 
   void update(int64_t block, const Tensor& gradient) override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto at = static_cast<size_t>(block);
     const auto parameter = static_cast<size_t>(blocks_[at].tensor);
     const auto [beta1, beta2] = options_.betas();
-    at::_fused_adamw_(parameter_views_[at], gradient, exp_avg_views_[at],
-                      exp_avg_sq_views_[at], /*max_exp_avg_sqs=*/{},
+    at::_fused_adamw_(parameter_views_[at], gradient, exp_avg_.views[at],
+                      exp_avg_sq_.views[at], /*max_exp_avg_sqs=*/{},
                       step_[parameter], lr(), beta1, beta2,
                       options_.weight_decay(), options_.eps(),
                       /*amsgrad=*/false, /*maximize=*/false);
   }
 
-  int64_t state_bytes() const override {
-    return bytes_of(exp_avg_) + bytes_of(exp_avg_sq_) + bytes_of(step_);
-  }
-
-  std::map<std::string, Tensor> state_dict() const override {
-    std::map<std::string, Tensor> state;
-    export_state("exp_avg", exp_avg_, state);
-    export_state("exp_avg_sq", exp_avg_sq_, state);
-    export_state("step", step_, state);
-    return state;
-  }
-
-  void load_state_dict(const std::map<std::string, Tensor>& state) override {
-    import_state("exp_avg", state, exp_avg_);
-    import_state("exp_avg_sq", state, exp_avg_sq_);
-    import_state("step", state, step_);
-  }
-
  private:
+  NamedState named_state() const override {
+    return {{"exp_avg", exp_avg_.tensors},
+            {"exp_avg_sq", exp_avg_sq_.tensors},
+            {"step", step_}};
+  }
+
   void count_step(const std::vector<bool>& has_gradient) override {
     torch::NoGradGuard no_grad;
     for (size_t i = 0; i < step_.size(); ++i) {
@@ -64,11 +45,8 @@ class AdamW final : public Optimizer {
   }
 
   AdamWOptions options_;
-  std::vector<Tensor> exp_avg_;
-  std::vector<Tensor> exp_avg_sq_;
+  Slot exp_avg_, exp_avg_sq_;
   std::vector<Tensor> step_;
-  std::vector<Tensor> exp_avg_views_;
-  std::vector<Tensor> exp_avg_sq_views_;
 };
 
 void check_range(const char* name, double value, double low, double high) {

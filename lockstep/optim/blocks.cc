@@ -21,6 +21,20 @@ std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
   return blocks;
 }
 
+bool can_be_cut(const torch::Tensor& parameter) {
+  return parameter.defined() && parameter.is_floating_point() &&
+         parameter.layout() == torch::kStrided &&
+         parameter.is_non_overlapping_and_dense();
+}
+
+int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
 torch::Tensor laid_out_like(const torch::Tensor& gradient,
                             const torch::Tensor& parameter) {
   if (gradient.layout() != torch::kStrided) {

@@ -19,6 +19,12 @@ inline constexpr int64_t kBlockElements = 16 * 1024;
 /// which block.
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors);
 
+/// Returns whether a parameter can be cut into blocks and optimized: it is
+/// dense and of a floating type.
+bool can_be_cut(const torch::Tensor& parameter);
+
+int64_t bytes_of(const std::vector<torch::Tensor>& tensors);
+
 /// Returns a block of a dense tensor as a 1-d view outside of autograd.
 inline torch::Tensor memory_view(const torch::Tensor& tensor, int64_t offset,
                                  int64_t length) {

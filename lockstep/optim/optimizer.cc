@@ -26,9 +26,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i];
-    if (!parameter.defined() || !parameter.is_floating_point() ||
-        parameter.layout() != torch::kStrided ||
-        !parameter.is_non_overlapping_and_dense()) {
+    if (!can_be_cut(parameter)) {
       throw InvalidArgument(
           "optim", {.code = ErrorCode::kBadOptimizer,
                     .what = fmt::format("parameter {} can't be optimized", i),
@@ -85,17 +83,78 @@ std::vector<Tensor> Optimizer::block_views(
   return views;
 }
 
-std::vector<Tensor> Optimizer::zeros_like_parameters(const StateFactory& make) {
-  std::vector<Tensor> zeros;
-  zeros.reserve(parameters_.size());
+Optimizer::Slot Optimizer::make_slot(const StateFactory& make) {
+  Slot slot;
   for (const Tensor& parameter : parameters_) {
-    zeros.push_back(make ? make(parameter)
-                         : torch::zeros_like(parameter.detach()));
-    const bool is_shared = is_shared_tensor(zeros.back());
+    slot.tensors.push_back(make ? make(parameter)
+                                : torch::zeros_like(parameter.detach()));
+    const bool is_shared = is_shared_tensor(slot.tensors.back());
     has_shared_state_ = has_shared_state_ || is_shared;
     has_own_state_ = has_own_state_ || !is_shared;
   }
-  return zeros;
+  slot.views = block_views(slot.tensors);
+  return slot;
+}
+
+std::vector<Tensor> Optimizer::zero_steps() const {
+  std::vector<Tensor> steps;
+  for (const Tensor& parameter : parameters_) {
+    steps.push_back(torch::zeros(
+        {}, torch::dtype(torch::kFloat32).device(parameter.device())));
+  }
+  return steps;
+}
+
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, tensors] : named_state()) bytes += bytes_of(tensors);
+  return bytes;
+}
+
+std::map<std::string, Tensor> Optimizer::state_dict() const {
+  std::map<std::string, Tensor> state;
+  for (const auto& [name, tensors] : named_state()) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      state[fmt::format("{}.{}", name, i)] = tensors[i];
+    }
+  }
+  return state;
+}
+
+void Optimizer::load_state_dict(const std::map<std::string, Tensor>& state) {
+  for (const auto& [name, tensors] : named_state()) {
+    load_tensors(name, tensors, state);
+  }
+}
+
+void Optimizer::load_tensors(const std::string& name,
+                             const std::vector<Tensor>& tensors,
+                             const std::map<std::string, Tensor>& state) {
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string key = fmt::format("{}.{}", name, i);
+    const auto found = state.find(key);
+    if (found == state.end()) {
+      throw CheckpointError(
+          {.code = ErrorCode::kStateMismatch,
+           .what = fmt::format("the optimizer state has no '{}'", key),
+           .fix = "resume with the optimizer that wrote the checkpoint"});
+    }
+    const Tensor& saved = found->second;
+    if (saved.sizes() != tensors[i].sizes() ||
+        saved.scalar_type() != tensors[i].scalar_type()) {
+      throw CheckpointError(
+          {.code = ErrorCode::kStateMismatch,
+           .what = fmt::format("optimizer state '{}' has another shape or type",
+                               key),
+           .expected = c10::str(tensors[i].dtype(), " ", tensors[i].sizes()),
+           .got = c10::str(saved.dtype(), " ", saved.sizes()),
+           .fix = "resume with the model that wrote the checkpoint"});
+    }
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].copy_(state.at(fmt::format("{}.{}", name, i)));
+  }
 }
 
 void Optimizer::refresh_views() {

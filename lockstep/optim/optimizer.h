@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <torch/arg.h>
@@ -55,25 +56,40 @@ class Optimizer {
   bool has_own_state() const { return has_own_state_; }
   /// Returns whether some of the state is in memory that ranks share.
   bool has_shared_state() const { return has_shared_state_; }
-  virtual int64_t state_bytes() const = 0;
+  virtual int64_t state_bytes() const;
   /// Returns the state by name: "momentum_buffer.<i>", "exp_avg.<i>", ...,
   /// "step.<i>".
-  virtual std::map<std::string, torch::Tensor> state_dict() const = 0;
+  virtual std::map<std::string, torch::Tensor> state_dict() const;
   /// Loads the output of state_dict(). Throws CheckpointError if an entry is
   /// missing or has the wrong shape.
   virtual void load_state_dict(
-      const std::map<std::string, torch::Tensor>& state) = 0;
+      const std::map<std::string, torch::Tensor>& state);
 
  protected:
   Optimizer(std::vector<torch::Tensor> parameters, double lr);
 
-  /// Returns one 1-d view of the memory of `tensors` for each of blocks(). The
-  /// tensors must have the layout of parameters().
-  std::vector<torch::Tensor> block_views(
-      const std::vector<torch::Tensor>& tensors) const;
-  /// Returns a tensor of zeros for each parameter, with the same layout.
-  std::vector<torch::Tensor> zeros_like_parameters(
+  /// State tensors, one for each parameter and laid out like it, and a 1-d view
+  /// of each of their blocks().
+  struct Slot {
+    std::vector<torch::Tensor> tensors;
+    std::vector<torch::Tensor> views;
+    bool is_made() const { return !tensors.empty(); }
+  };
+  /// Returns a slot of zeros.
+  Slot make_slot(
       const std::function<torch::Tensor(const torch::Tensor&)>& make);
+  /// Returns a step count of 0 for each parameter, as Adam's kernels take it.
+  std::vector<torch::Tensor> zero_steps() const;
+  /// Returns the tensors of the state by name, for state_dict().
+  using NamedState =
+      std::vector<std::pair<std::string, std::vector<torch::Tensor>>>;
+  virtual NamedState named_state() const { return {}; }
+  /// Copies "<name>.<i>" of `state` into each of `tensors`. Throws
+  /// CheckpointError, and copies nothing, if one is missing or has another
+  /// shape.
+  static void load_tensors(const std::string& name,
+                           const std::vector<torch::Tensor>& tensors,
+                           const std::map<std::string, torch::Tensor>& state);
   virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
@@ -87,6 +103,8 @@ class Optimizer {
   void refresh_views();
   void check_layout(size_t p) const;
   void check_not_shared() const;
+  std::vector<torch::Tensor> block_views(
+      const std::vector<torch::Tensor>& tensors) const;
 
   struct Layout {
     torch::TensorOptions options;

@@ -5,7 +5,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/state.h"
 
 namespace lockstep::optim {
 
@@ -33,36 +32,26 @@ class SGD final : public Optimizer {
     if (options_.momentum() == 0) return;
     // The buffers start as zeros, so momentum * 0 + gradient is the gradient.
     // The first step is not a special case.
-    buffers_ = zeros_like_parameters(options_.make_state());
-    buffer_views_ = block_views(buffers_);
+    momentum_ = make_slot(options_.make_state());
   }
 
   void update(int64_t block, const Tensor& gradient) override {
     const auto at = static_cast<size_t>(block);
     sgd_update(parameter_views_[at], gradient,
-               buffer_views_.empty() ? Tensor() : buffer_views_[at],
+               momentum_.is_made() ? momentum_.views[at] : Tensor(),
                {.lr = lr(),
                 .momentum = options_.momentum(),
                 .weight_decay = options_.weight_decay(),
                 .nesterov = options_.nesterov()});
   }
 
-  int64_t state_bytes() const override { return bytes_of(buffers_); }
-
-  std::map<std::string, Tensor> state_dict() const override {
-    std::map<std::string, Tensor> state;
-    export_state("momentum_buffer", buffers_, state);
-    return state;
-  }
-
-  void load_state_dict(const std::map<std::string, Tensor>& state) override {
-    import_state("momentum_buffer", state, buffers_);
-  }
-
  private:
+  NamedState named_state() const override {
+    return {{"momentum_buffer", momentum_.tensors}};
+  }
+
   SGDOptions options_;
-  std::vector<Tensor> buffers_;
-  std::vector<Tensor> buffer_views_;
+  Slot momentum_;
 };
 
 void check_not_negative(const char* name, double value) {

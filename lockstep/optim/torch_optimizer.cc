@@ -1,15 +1,14 @@
 #include "lockstep/optim/torch_optimizer.h"
 
 #include <algorithm>
-#include <typeinfo>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/optim/blocks.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/optim/state.h"
 
 namespace lockstep::optim {
 
@@ -18,25 +17,20 @@ using torch::Tensor;
 std::vector<Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
-    for (const Tensor& parameter : group.params()) {
-      parameters.push_back(parameter);
-    }
+    parameters.insert(parameters.end(), group.params().begin(),
+                      group.params().end());
   }
   return parameters;
 }
 
 namespace {
 
-bool can_be_cut(const std::vector<Tensor>& parameters) {
-  for (const Tensor& parameter : parameters) {
-    if (!parameter.defined() || !parameter.is_floating_point() ||
-        parameter.layout() != torch::kStrided ||
-        !parameter.is_non_overlapping_and_dense()) {
-      return false;
-    }
-  }
+bool can_be_adopted(const std::vector<Tensor>& parameters) {
   // torch::optim updates a parameter that is listed twice two times in a step.
-  return !parameters.empty() && unique(parameters).size() == parameters.size();
+  return !parameters.empty() &&
+         std::all_of(parameters.begin(), parameters.end(),
+                     [](const Tensor& each) { return can_be_cut(each); }) &&
+         unique(parameters).size() == parameters.size();
 }
 
 class TorchSgd final : public TorchOptimizer {
@@ -57,13 +51,12 @@ class TorchSgd final : public TorchOptimizer {
                                  .nesterov = options.nesterov()});
       has_momentum = has_momentum || options.momentum() != 0;
     }
-    if (has_momentum && !momentum_.is_made()) make(momentum_);
+    if (has_momentum && !momentum_.is_made()) momentum_ = make_slot();
     if (!momentum_.is_made()) return;
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      Tensor buffer = state_of<State>(p).momentum_buffer();
-      if (!buffer.defined()) continue;
-      take(momentum_, p, buffer);
-      state_of<State>(p).momentum_buffer(buffer);
+      State& state = state_of<State>(p);
+      if (!state.momentum_buffer().defined()) continue;
+      state.momentum_buffer(taken(momentum_, p, state.momentum_buffer()));
     }
   }
 
@@ -80,24 +73,19 @@ class TorchSgd final : public TorchOptimizer {
     SgdStep step = steps_of_group_[group_of(p)];
     step.is_first = is_first_[p];
     sgd_update(parameter_views_[at], gradient,
-               step.momentum != 0 ? view(momentum_, at) : Tensor(), step);
+               step.momentum != 0 ? momentum_.views[at] : Tensor(), step);
   }
 
-  int64_t state_bytes() const override { return bytes_of(momentum_.tensors); }
   std::map<std::string, Tensor> state_dict() const override {
-    std::map<std::string, Tensor> state;
-    export_state("momentum_buffer", momentum_.tensors, state);
-    if (momentum_.is_made()) {
-      export_state("has_momentum_buffer", {has_buffer()}, state);
-    }
+    std::map<std::string, Tensor> state = Optimizer::state_dict();
+    if (momentum_.is_made()) state["has_momentum_buffer.0"] = has_buffer();
     return state;
   }
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
     if (!momentum_.is_made()) return;
-    Tensor has_buffer =
-        torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kUInt8);
-    import_state("momentum_buffer", state, momentum_.tensors);
-    import_state("has_momentum_buffer", state, {has_buffer});
+    Optimizer::load_state_dict(state);
+    const Tensor has_buffer = no_buffers();
+    load_tensors("has_momentum_buffer", {has_buffer}, state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const bool has = has_buffer[static_cast<int64_t>(p)].item<bool>();
       state_of<State>(p).momentum_buffer(has ? momentum_.tensors[p] : Tensor());
@@ -107,11 +95,18 @@ class TorchSgd final : public TorchOptimizer {
  private:
   using State = torch::optim::SGDParamState;
 
+  NamedState named_state() const override {
+    return {{"momentum_buffer", momentum_.tensors}};
+  }
+
+  Tensor no_buffers() const {
+    return torch::zeros({static_cast<int64_t>(parameters_.size())},
+                        torch::kUInt8);
+  }
   // Returns whether each parameter has a momentum buffer. With dampening, a
   // first step differs from a step that starts from zeros.
   Tensor has_buffer() const {
-    Tensor has_buffer =
-        torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kUInt8);
+    Tensor has_buffer = no_buffers();
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (state_of<State>(p).momentum_buffer().defined()) {
         has_buffer[static_cast<int64_t>(p)] = 1;
@@ -143,14 +138,10 @@ template <typename Options, typename State, bool kIsDecoupled>
 class TorchAdam final : public TorchOptimizer {
  public:
   TorchAdam(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
-      : TorchOptimizer(optimizer, make_state) {
-    make(exp_avg_);
-    make(exp_avg_sq_);
-    for (const Tensor& parameter : parameters_) {
-      step_.push_back(torch::zeros(
-          {}, torch::dtype(torch::kFloat32).device(parameter.device())));
-    }
-  }
+      : TorchOptimizer(optimizer, make_state),
+        exp_avg_(make_slot()),
+        exp_avg_sq_(make_slot()),
+        step_(zero_steps()) {}
 
   void follow() override {
     options_.clear();
@@ -159,18 +150,15 @@ class TorchAdam final : public TorchOptimizer {
       options_.push_back(static_cast<const Options&>(group.options()));
       has_amsgrad = has_amsgrad || options_.back().amsgrad();
     }
-    if (has_amsgrad && !max_exp_avg_sq_.is_made()) make(max_exp_avg_sq_);
+    if (has_amsgrad && !max_exp_avg_sq_.is_made()) {
+      max_exp_avg_sq_ = make_slot();
+    }
     for (size_t p = 0; p < parameters_.size(); ++p) {
       State& state = state_of<State>(p);
-      Tensor exp_avg = state.exp_avg(), exp_avg_sq = state.exp_avg_sq();
-      take(exp_avg_, p, exp_avg);
-      take(exp_avg_sq_, p, exp_avg_sq);
-      state.exp_avg(exp_avg);
-      state.exp_avg_sq(exp_avg_sq);
+      state.exp_avg(taken(exp_avg_, p, state.exp_avg()));
+      state.exp_avg_sq(taken(exp_avg_sq_, p, state.exp_avg_sq()));
       if (!options_[group_of(p)].amsgrad()) continue;
-      Tensor maximum = state.max_exp_avg_sq();
-      take(max_exp_avg_sq_, p, maximum);
-      state.max_exp_avg_sq(maximum);
+      state.max_exp_avg_sq(taken(max_exp_avg_sq_, p, state.max_exp_avg_sq()));
     }
   }
 
@@ -192,33 +180,18 @@ class TorchAdam final : public TorchOptimizer {
     const Options& options = options_[group_of(p)];
     const auto [beta1, beta2] = options.betas();
     const at::TensorList maxima =
-        options.amsgrad() ? at::TensorList(view(max_exp_avg_sq_, at))
+        options.amsgrad() ? at::TensorList(max_exp_avg_sq_.views[at])
                           : at::TensorList();
     const auto kernel = kIsDecoupled ? static_cast<Kernel>(&at::_fused_adamw_)
                                      : static_cast<Kernel>(&at::_fused_adam_);
-    kernel(parameter_views_[at], gradient, view(exp_avg_, at),
-           view(exp_avg_sq_, at), maxima, step_[p], options.lr(), beta1, beta2,
+    kernel(parameter_views_[at], gradient, exp_avg_.views[at],
+           exp_avg_sq_.views[at], maxima, step_[p], options.lr(), beta1, beta2,
            options.weight_decay(), options.eps(), options.amsgrad(),
            /*maximize=*/false, {}, {});
   }
 
-  int64_t state_bytes() const override {
-    return bytes_of(exp_avg_.tensors) + bytes_of(exp_avg_sq_.tensors) +
-           bytes_of(max_exp_avg_sq_.tensors) + bytes_of(step_);
-  }
-  std::map<std::string, Tensor> state_dict() const override {
-    std::map<std::string, Tensor> state;
-    export_state("exp_avg", exp_avg_.tensors, state);
-    export_state("exp_avg_sq", exp_avg_sq_.tensors, state);
-    export_state("max_exp_avg_sq", max_exp_avg_sq_.tensors, state);
-    export_state("step", step_, state);
-    return state;
-  }
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
-    import_state("exp_avg", state, exp_avg_.tensors);
-    import_state("exp_avg_sq", state, exp_avg_sq_.tensors);
-    import_state("max_exp_avg_sq", state, max_exp_avg_sq_.tensors);
-    import_state("step", state, step_);
+    Optimizer::load_state_dict(state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       state_of<State>(p).step(step_[p].template item<int64_t>());
     }
@@ -230,6 +203,13 @@ class TorchAdam final : public TorchOptimizer {
                           double, double, double, double, double, bool, bool,
                           const std::optional<Tensor>&,
                           const std::optional<Tensor>&);
+
+  NamedState named_state() const override {
+    return {{"exp_avg", exp_avg_.tensors},
+            {"exp_avg_sq", exp_avg_sq_.tensors},
+            {"max_exp_avg_sq", max_exp_avg_sq_.tensors},
+            {"step", step_}};
+  }
 
   void count_step(const std::vector<bool>& has_gradient) override {
     const torch::NoGradGuard no_grad;
@@ -250,7 +230,7 @@ class TorchAdam final : public TorchOptimizer {
 
 std::unique_ptr<TorchOptimizer> TorchOptimizer::adopt(
     torch::optim::Optimizer& optimizer, const StateFactory& make_state) {
-  if (!can_be_cut(parameters_of(optimizer))) return nullptr;
+  if (!can_be_adopted(parameters_of(optimizer))) return nullptr;
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::SGD)) {
     return std::make_unique<TorchSgd>(optimizer, make_state);
@@ -294,31 +274,17 @@ bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
   return p == parameters_.size();
 }
 
-void TorchOptimizer::make(Slot& slot) {
-  slot.tensors = zeros_like_parameters(make_state_);
-  slot.views = block_views(slot.tensors);
-}
-
-void TorchOptimizer::take(Slot& slot, size_t p, Tensor& state) {
-  Tensor& tensor = slot.tensors[p];
-  if (state.defined() && state.is_same(tensor)) return;
+Tensor TorchOptimizer::taken(const Slot& slot, size_t p, const Tensor& state) {
+  const Tensor& tensor = slot.tensors[p];
+  if (state.is_same(tensor)) return tensor;
   const torch::NoGradGuard no_grad;
-  if (state.defined()) {
-    tensor.copy_(state);
-  } else {
-    tensor.zero_();
-  }
-  state = tensor;
+  return state.defined() ? tensor.copy_(state) : tensor.zero_();
 }
 
 Tensor TorchOptimizer::released(const Slot& slot, size_t p,
                                 const Tensor& state) {
   if (!state.defined() || !state.is_same(slot.tensors[p])) return state;
   return state.clone();
-}
-
-const Tensor& TorchOptimizer::view(const Slot& slot, size_t block) const {
-  return slot.views[block];
 }
 
 template <typename State>

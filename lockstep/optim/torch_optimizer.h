@@ -42,22 +42,16 @@ class TorchOptimizer : public Optimizer {
   TorchOptimizer(torch::optim::Optimizer& optimizer,
                  const StateFactory& make_state);
 
-  /// State tensors, one for each parameter, and views of their blocks.
-  struct Slot {
-    std::vector<torch::Tensor> tensors;
-    std::vector<torch::Tensor> views;
-    bool is_made() const { return !tensors.empty(); }
-  };
-  void make(Slot& slot);
-  /// Replaces `state`, a tensor of the torch optimizer's state, by the slot's
-  /// tensor for parameter `p`, and copies its values. If it is undefined, the
-  /// values are zeros.
-  static void take(Slot& slot, size_t p, torch::Tensor& state);
+  Slot make_slot() { return Optimizer::make_slot(make_state_); }
+  /// Returns the slot's tensor for parameter `p`, with the values of `state`, a
+  /// tensor of the torch optimizer's state. If it is undefined, the values are
+  /// zeros.
+  static torch::Tensor taken(const Slot& slot, size_t p,
+                             const torch::Tensor& state);
   /// Returns a copy of `state` if it is the slot's tensor for `p`, and
   /// otherwise `state` itself.
   static torch::Tensor released(const Slot& slot, size_t p,
                                 const torch::Tensor& state);
-  const torch::Tensor& view(const Slot& slot, size_t block) const;
   size_t group_of(size_t p) const { return group_of_[p]; }
   size_t parameter_of(size_t block) const {
     return static_cast<size_t>(blocks_[block].tensor);

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/cuda.h"
-#include "lockstep/device/tensor_device.h"
 #include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
@@ -79,16 +77,13 @@ DataParallelOptions step_options(
 /// Returns the number of samples of the first tensor in `inputs` that is not
 /// shared(), or 1 if there is no such tensor.
 int64_t samples_of(const std::vector<IValue>& inputs, int64_t dim) {
-  int64_t samples = -1;
-  for_each_tensor(
-      c10::ivalue::Tuple::create(inputs),
-      [&](const Tensor& tensor, const std::string&) {
-        if (samples >= 0) return;
-        const bool has_dim = -tensor.dim() <= dim && dim < tensor.dim();
-        samples = has_dim ? tensor.size(dim) : 1;
-      },
-      [](const Tensor&, const std::string&) {});
-  return samples < 0 ? 1 : samples;
+  for (const auto& [tensor, path, is_shared] :
+       tensors_in(c10::ivalue::Tuple::create(inputs))) {
+    if (is_shared) continue;
+    const bool has_dim = -tensor.dim() <= dim && dim < tensor.dim();
+    return has_dim ? tensor.size(dim) : 1;
+  }
+  return 1;
 }
 
 [[noreturn]] void refuse_step(const char* what, const char* fix) {
@@ -154,8 +149,7 @@ Engine::~Engine() = default;
 
 ReplicaGroup& Engine::group() {
   if (!group_) {
-    group_ = std::make_shared<ReplicaGroup>(module_.read, module_.replicate,
-                                            devices_, options_);
+    group_ = std::make_shared<ReplicaGroup>(module_, devices_, options_);
   }
   return *group_;
 }
@@ -267,30 +261,31 @@ std::vector<std::vector<size_t>> Engine::buckets() {
 // Steps made by the engine.
 
 void Engine::check_can_step(bool updates) const {
-  if (updates && is_local()) {
-    refuse_step("train_step() with an optimizer under no_sync()",
-                "under no_sync() leave the optimizer out; the next "
-                "train_step() with one updates with all gradients");
-  }
-  if (reducer_ && reducer_->is_joining()) {
-    refuse_step(
-        "train_step() within join()",
-        "call forward(), backward() and the optimizer's step(), or give "
-        "each rank as many steps");
-  }
-  if (!ddp_options_.parameters_to_ignore().empty()) {
-    refuse_step("train_step() with parameters_to_ignore",
-                "call forward(), backward() and the optimizer's step()");
-  }
-  if (ddp_options_.average() == GradientAverage::kNone) {
-    refuse_step("train_step() with GradientAverage::kNone",
-                "train_step() gives the gradient of the mean over the batch; "
-                "for sums call forward() and backward()");
-  }
-  if (!ddp_options_.broadcast_buffers()) {
-    refuse_step("train_step() with broadcast_buffers(false)",
-                "train_step() gives every rank rank 0's buffers; else call "
-                "forward() and backward()");
+  const struct {
+    bool is_refused;
+    const char* what;
+    const char* fix;
+  } rules[] = {
+      {updates && is_local(), "train_step() with an optimizer under no_sync()",
+       "under no_sync() leave the optimizer out; the next train_step() with "
+       "one updates with all gradients"},
+      {reducer_ && reducer_->is_joining(), "train_step() within join()",
+       "call forward(), backward() and the optimizer's step(), or give each "
+       "rank as many steps"},
+      {!ddp_options_.parameters_to_ignore().empty(),
+       "train_step() with parameters_to_ignore",
+       "call forward(), backward() and the optimizer's step()"},
+      {ddp_options_.average() == GradientAverage::kNone,
+       "train_step() with GradientAverage::kNone",
+       "train_step() gives the gradient of the mean over the batch; for sums "
+       "call forward() and backward()"},
+      {!ddp_options_.broadcast_buffers(),
+       "train_step() with broadcast_buffers(false)",
+       "train_step() gives every rank rank 0's buffers; else call forward() "
+       "and backward()"},
+  };
+  for (const auto& rule : rules) {
+    if (rule.is_refused) refuse_step(rule.what, rule.fix);
   }
 }
 

@@ -94,33 +94,20 @@ class Engine {
 
   // For both kinds of steps.
 
+  // ParallelModuleBase forwards to these functions and documents them.
+
   bool is_synced() const { return is_synced_; }
   /// If false, gradients stay in this rank's .grad until it is set to true
   /// again and a backward or train_step() runs.
   void set_synced(bool on);
-  /// Replaces the sum over the ranks. Must be called once, before the first
-  /// step, on all ranks.
   void set_comm_hook(const CommHook& hook);
-
-  /// Reads the module again and recreates all replicas. With several ranks,
-  /// each has to call it before the next step.
   void rebuild();
-  /// Copies rank 0's buffers to this rank, as they were after the last step.
   void load_buffers();
-  /// With several ranks that can share the parameters: shares them now.
-  /// Collective.
   void share_parameters();
-  /// With several ranks that share the parameters: gives this rank its own copy
-  /// of them, and LibTorch's optimizers their own state.
+  /// Also gives LibTorch's optimizers state of this rank's own.
   void unshare_parameters();
-  /// Returns zeros for an optimizer's state, in the memory where that state
-  /// belongs. Collective.
   torch::Tensor make_state(const torch::Tensor& parameter);
-  /// Returns an optimizer's state tensor with the elements of all ranks:
-  /// `state` itself, or a copy if each rank has a part of it (ZeroStage).
-  /// Collective.
   torch::Tensor whole_state(const torch::Tensor& state);
-  /// Bytes of gradients copied for other ranks. Not charged to any device.
   int64_t copy_bytes() const;
 
   /// Returns the replicas. The first call makes them.

@@ -85,20 +85,27 @@ c10::IValue ParallelModuleBase::forward_synced(
   return engine_->watch(inputs, forward);
 }
 
-StepResult ParallelModuleBase::step(const Values& inputs,
-                                    const c10::IValue& target,
-                                    const ShardLoss& loss,
-                                    optim::Optimizer* optimizer,
-                                    const TrainStepOptions& options) {
+StepResult ParallelModuleBase::train_step(const Values& inputs,
+                                          const c10::IValue& target,
+                                          const ShardLoss& loss,
+                                          optim::Optimizer& optimizer,
+                                          const TrainStepOptions& options) {
+  return engine_->train_step(inputs, target, loss, &optimizer, options);
+}
+
+StepResult ParallelModuleBase::train_step(const Values& inputs,
+                                          const c10::IValue& target,
+                                          const ShardLoss& loss,
+                                          torch::optim::Optimizer& optimizer,
+                                          const TrainStepOptions& options) {
   return engine_->train_step(inputs, target, loss, optimizer, options);
 }
 
-StepResult ParallelModuleBase::step(const Values& inputs,
-                                    const c10::IValue& target,
-                                    const ShardLoss& loss,
-                                    torch::optim::Optimizer& optimizer,
-                                    const TrainStepOptions& options) {
-  return engine_->train_step(inputs, target, loss, optimizer, options);
+StepResult ParallelModuleBase::train_step(const Values& inputs,
+                                          const c10::IValue& target,
+                                          const ShardLoss& loss,
+                                          const TrainStepOptions& options) {
+  return engine_->train_step(inputs, target, loss, nullptr, options);
 }
 
 const Device& ParallelModuleBase::gathering_device() const {
@@ -107,26 +114,6 @@ const Device& ParallelModuleBase::gathering_device() const {
 
 std::vector<std::vector<size_t>> ParallelModuleBase::gradient_buckets() const {
   return engine_->buckets();
-}
-
-StepResult ParallelModule<Module>::train_step(
-    const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss, optim::Optimizer& optimizer,
-    const TrainStepOptions& options) {
-  return step(inputs, target, loss, &optimizer, options);
-}
-
-StepResult ParallelModule<Module>::train_step(
-    const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss, torch::optim::Optimizer& optimizer,
-    const TrainStepOptions& options) {
-  return step(inputs, target, loss, optimizer, options);
-}
-
-StepResult ParallelModule<Module>::train_step(
-    const std::vector<c10::IValue>& inputs, const c10::IValue& target,
-    const ShardLoss& loss, const TrainStepOptions& options) {
-  return step(inputs, target, loss, nullptr, options);
 }
 
 std::vector<torch::Tensor> ParallelModule<Module>::parameters() const {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -125,12 +124,17 @@ class ParallelModuleBase {
   /// is summed over the ranks.
   c10::IValue forward_synced(const Values& inputs,
                              const std::function<c10::IValue()>& forward);
-  StepResult step(const Values& inputs, const c10::IValue& target,
-                  const ShardLoss& loss, optim::Optimizer* optimizer,
-                  const TrainStepOptions& options);
-  StepResult step(const Values& inputs, const c10::IValue& target,
-                  const ShardLoss& loss, torch::optim::Optimizer& optimizer,
-                  const TrainStepOptions& options);
+  // The steps of ParallelModule::train_step(), without types.
+  StepResult train_step(const Values& inputs, const c10::IValue& target,
+                        const ShardLoss& loss, optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
+  StepResult train_step(const Values& inputs, const c10::IValue& target,
+                        const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {});
+  StepResult train_step(const Values& inputs, const c10::IValue& target,
+                        const ShardLoss& loss,
+                        const TrainStepOptions& options = {});
   const Device& gathering_device() const;
   std::vector<std::vector<size_t>> gradient_buckets() const;
 
@@ -168,8 +172,9 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
-                &optimizer, options);
+    return ParallelModuleBase::train_step(
+        pack_inputs(input), c10::IValue(target), typed<Target>(loss), optimizer,
+        options);
   }
   /// Same, with any LibTorch optimizer, its parameter groups and its
   /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
@@ -179,8 +184,9 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
-                optimizer, options);
+    return ParallelModuleBase::train_step(
+        pack_inputs(input), c10::IValue(target), typed<Target>(loss), optimizer,
+        options);
   }
   /// Same, but updates nothing: adds the gradients to the parameters' .grad, as
   /// backward() does, even if they are not finite.
@@ -188,8 +194,8 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss,
                         const TrainStepOptions& options = {}) {
-    return step(pack_inputs(input), c10::IValue(target), typed<Target>(loss),
-                nullptr, options);
+    return ParallelModuleBase::train_step(
+        pack_inputs(input), c10::IValue(target), typed<Target>(loss), options);
   }
 
   /// Reports at compile time what can't be the optimizer.
@@ -268,17 +274,7 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
 template <>
 class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
  public:
-  StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {});
-  StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss,
-                        torch::optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {});
-  StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss,
-                        const TrainStepOptions& options = {});
+  using ParallelModuleBase::train_step;
 
   torch::jit::Module& module() { return module_; }
   std::vector<torch::Tensor> parameters() const;

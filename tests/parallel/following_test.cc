@@ -22,21 +22,12 @@
 namespace lockstep::following_test {
 namespace {
 
+using testing_nets::error_of;
 using testing_nets::Mlp;
 using testing_nets::MlpImpl;
 using testing_nets::Net;
 using testing_nets::slices;
 using torch::Tensor;
-
-template <class Act>
-std::string error_of(Act act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no exception";
-}
 
 std::vector<Tensor> gradients_after(const torch::nn::Module& module,
                                     const Tensor& loss) {

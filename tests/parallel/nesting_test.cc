@@ -24,18 +24,9 @@ using testing_ddp::gradients_of;
 using testing_ddp::inputs;
 using testing_ddp::loss_of;
 using testing_ddp::targets;
+using testing_nets::error_of;
 using testing_nets::slices;
 using torch::Tensor;
-
-template <class Act>
-std::string error_of(const Act& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no exception";
-}
 
 using testing_ddp::NetImpl;
 std::shared_ptr<NetImpl> new_net() {

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <exception>
+#include <string>
+#include <vector>
+
 #include <torch/nn/cloneable.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/module.h>
@@ -73,6 +77,17 @@ inline std::string bytes_of(const torch::nn::Module& module) {
   for (const auto& tensor : module.parameters()) add(tensor);
   for (const auto& tensor : module.buffers()) add(tensor);
   return bytes;
+}
+
+/// Returns the message of the exception that `act` throws.
+template <class Act>
+std::string error_of(const Act& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no exception";
 }
 
 }  // namespace lockstep::testing_nets

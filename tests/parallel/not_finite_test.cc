@@ -267,21 +267,16 @@ TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
   for (size_t kind = 0; kind < 3; ++kind) {
     for (const bool is_ddp : {false, true}) {
       LogCapture log;
-      EXPECT_EQ(
-          on_ranks(2,
-                   [&](const ProcessGroup& world) {
-                     const auto net = make_net();
-                     if (is_ddp) {
-                       run(DistributedDataParallel<NetImpl>(net, world), net,
-                           world, kind);
-                     } else {
-                       run(DataParallel<NetImpl>(
-                               net, {Device{}},
-                               DataParallelOptions().process_group(world)),
-                           net, world, kind);
-                     }
-                   }),
-          "");
+      run_on_ranks(2, [&](const ProcessGroup& world) {
+        const auto net = make_net();
+        if (is_ddp) {
+          run(DistributedDataParallel<NetImpl>(net, world), net, world, kind);
+        } else {
+          run(DataParallel<NetImpl>(net, {Device{}},
+                                    DataParallelOptions().process_group(world)),
+              net, world, kind);
+        }
+      });
       size_t reports = 0;
       for (const std::string& line : log.lines()) {
         if (!contains(line, "updated nothing")) continue;
@@ -298,20 +293,16 @@ TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
 
 TEST_P(NotFiniteOnRanks, NamesTheGradientOnEveryRank) {
   LogCapture log;
-  EXPECT_EQ(
-      on_ranks(2,
-               [](const ProcessGroup& world) {
-                 const auto net = std::make_shared<RootImpl>();
-                 const DistributedDataParallel<RootImpl> model(net, world);
-                 torch::optim::SGD optimizer(net->parameters(), 0.1);
-                 const StepResult result = model->train_step(
-                     inputs(4 * world.rank(), 4), targets(0, 4), cross_entropy,
-                     optimizer, TrainStepOptions().clip_grad_norm(1));
-                 TORCH_CHECK(contains(result.not_finite,
-                                      "the gradient of parameter 'root'"),
-                             result.not_finite);
-               }),
-      "");
+  run_on_ranks(2, [](const ProcessGroup& world) {
+    const auto net = std::make_shared<RootImpl>();
+    const DistributedDataParallel<RootImpl> model(net, world);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const StepResult result = model->train_step(
+        inputs(4 * world.rank(), 4), targets(0, 4), cross_entropy, optimizer,
+        TrainStepOptions().clip_grad_norm(1));
+    TORCH_CHECK(contains(result.not_finite, "the gradient of parameter 'root'"),
+                result.not_finite);
+  });
   ASSERT_EQ(log.lines().size(), 1u) << log.text();
   EXPECT_PRED2(contains, log.text(), "[ddp] train_step() updated nothing");
   EXPECT_PRED2(contains, log.text(), "'root'");

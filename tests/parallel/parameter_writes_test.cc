@@ -227,44 +227,36 @@ TEST_P(WritesOnRanks, AreRefusedInATrainStep) {
 
 TEST_P(WritesOnRanks, BetweenStepsAreTheWayThatWorks) {
   const auto expected = plain_parameters();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = new_net(/*has_max_norm=*/false);
-                       DistributedDataParallel model(net, world);
-                       torch::optim::SGD sgd(net->parameters(), 0.5);
-                       model->unshare_parameters();
-                       renormalise(*net);
-                       for (int64_t step = 0; step < kSteps; ++step) {
-                         model->train_step(part_of(world, words_of(step)),
-                                           part_of(world, classes_of(step)),
-                                           loss_of, sgd);
-                         model->unshare_parameters();
-                         renormalise(*net);
-                       }
-                       testing_ddp::check_same(net->parameters(), expected,
-                                               1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = new_net(/*has_max_norm=*/false);
+    DistributedDataParallel model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.5);
+    model->unshare_parameters();
+    renormalise(*net);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      model->train_step(part_of(world, words_of(step)),
+                        part_of(world, classes_of(step)), loss_of, sgd);
+      model->unshare_parameters();
+      renormalise(*net);
+    }
+    testing_ddp::check_same(net->parameters(), expected, 1e-5);
+  });
 }
 
 TEST_P(WritesOnRanks, AreAllowedOnOneRank) {
   const auto expected = plain_parameters();
-  EXPECT_EQ(on_ranks(1,
-                     [&](ProcessGroup world) {
-                       const auto net = new_net(/*has_max_norm=*/true);
-                       DistributedDataParallel model(net, world);
-                       torch::optim::SGD sgd(net->parameters(), 0.5);
-                       for (int64_t step = 0; step < kSteps; ++step) {
-                         sgd.zero_grad();
-                         loss_of(model->forward(words_of(step)),
-                                 classes_of(step))
-                             .backward();
-                         sgd.step();
-                       }
-                       renormalise(*net);
-                       testing_ddp::check_same(net->parameters(), expected);
-                     }),
-            "");
+  run_on_ranks(1, [&](ProcessGroup world) {
+    const auto net = new_net(/*has_max_norm=*/true);
+    DistributedDataParallel model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.5);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      sgd.zero_grad();
+      loss_of(model->forward(words_of(step)), classes_of(step)).backward();
+      sgd.step();
+    }
+    renormalise(*net);
+    testing_ddp::check_same(net->parameters(), expected);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, WritesOnRanks, testing::Values("shm", "tcp"),

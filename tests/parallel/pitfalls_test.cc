@@ -15,20 +15,11 @@
 namespace lockstep::pitfalls_test {
 namespace {
 
+using testing_nets::error_of;
 using testing_nets::Mlp;
 using testing_nets::MlpImpl;
 using testing_nets::slices;
 using torch::Tensor;
-
-template <class Act>
-std::string error_of(Act act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no exception";
-}
 
 void expect_parts(const std::string& text,
                   const std::vector<std::string>& parts) {

@@ -34,94 +34,73 @@ DataParallelOptions of(const ProcessGroup& world) {
   return DataParallelOptions().process_group(world).intra_op_threads(1);
 }
 
-/// Returns the message of the first exception that a rank threw, or "".
-std::string failure_of(int ranks, const std::function<void(ProcessGroup)>& task,
-                       const std::string& backend) {
-  return testing_ddp::failure_of(ranks, backend, task);
-}
-
 torch::Tensor loss_of(const torch::Tensor& output,
                       const torch::Tensor& target) {
   return torch::mse_loss(output, target);
 }
 
-class Ranks : public testing::TestWithParam<const char*> {};
+class Ranks : public testing_ddp::OnBackends {};
 
 TEST_P(Ranks, WithAnotherModelAreRefusedByName) {
-  const std::string failure = failure_of(
-      2,
-      [](ProcessGroup world) {
-        auto net = std::make_shared<NetImpl>(4 + world.rank());
-        DataParallel(net, host(), of(world));
-      },
-      GetParam());
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<NetImpl>(4 + world.rank());
+    DataParallel(net, host(), of(world));
+  });
   EXPECT_PRED2(contains, failure, "[parameters-differ]");
   EXPECT_PRED2(contains, failure, "'first.weight': Float [4, 3]");
   EXPECT_PRED2(contains, failure, "'first.weight': Float [5, 3]");
 }
 
 TEST_P(Ranks, StartFromTheParametersOfRank0) {
-  EXPECT_EQ(failure_of(
-                3,
-                [](ProcessGroup world) {
-                  auto net = std::make_shared<NetImpl>(4);
-                  {
-                    torch::NoGradGuard no_grad;
-                    for (auto& p : net->parameters()) p.fill_(world.rank() + 1);
-                  }
-                  auto model = DataParallel(net, host(), of(world));
-                  for (const auto& p : model->parameters()) {
-                    TORCH_CHECK(p.eq(1).all().item<bool>(), "not rank 0's");
-                  }
-                },
-                GetParam()),
-            "");
+  run_on_ranks(3, [](ProcessGroup world) {
+    auto net = std::make_shared<NetImpl>(4);
+    {
+      torch::NoGradGuard no_grad;
+      for (auto& p : net->parameters()) p.fill_(world.rank() + 1);
+    }
+    auto model = DataParallel(net, host(), of(world));
+    for (const auto& p : model->parameters()) {
+      TORCH_CHECK(p.eq(1).all().item<bool>(), "not rank 0's");
+    }
+  });
 }
 
 TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
-  const std::string failure = failure_of(
-      2,
-      [](ProcessGroup world) {
-        auto net = std::make_shared<NetImpl>(4);
-        auto model = DataParallel(net, host(), of(world));
-        auto sgd = optim::sgd(
-            net->parameters(),
-            optim::SGDOptions().make_state([&](const torch::Tensor& parameter) {
-              return model->make_state(parameter);
-            }));
-        const int64_t samples = 4 + world.rank();
-        model->train_step(torch::randn({samples, 3}),
-                          torch::randn({samples, 1}), loss_of, *sgd);
-      },
-      GetParam());
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<NetImpl>(4);
+    auto model = DataParallel(net, host(), of(world));
+    auto sgd = optim::sgd(
+        net->parameters(),
+        optim::SGDOptions().make_state([&](const torch::Tensor& parameter) {
+          return model->make_state(parameter);
+        }));
+    const int64_t samples = 4 + world.rank();
+    model->train_step(torch::randn({samples, 3}), torch::randn({samples, 1}),
+                      loss_of, *sgd);
+  });
   EXPECT_PRED2(contains, failure, "[samples-differ]");
 }
 
 TEST_P(Ranks, AddUpGradientsForAnyOptimizer) {
-  EXPECT_EQ(failure_of(
-                2,
-                [](ProcessGroup world) {
-                  auto net = std::make_shared<NetImpl>(4);
-                  auto model = DataParallel(net, host(), of(world));
-                  // The reference: the whole batch on a copy.
-                  auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
-                  auto generator = at::detail::createCPUGenerator(5);
-                  const auto x = torch::randn({8, 3}, generator);
-                  const auto y = torch::randn({8, 1}, generator);
-                  loss_of(copy->forward(x), y).backward();
-                  model->train_step(x.narrow(0, world.rank() * 4, 4),
-                                    y.narrow(0, world.rank() * 4, 4), loss_of);
-                  for (size_t i = 0; i < net->parameters().size(); ++i) {
-                    // Another order of the sum: to a few units in the last
-                    // place.
-                    TORCH_CHECK(torch::allclose(net->parameters()[i].grad(),
-                                                copy->parameters()[i].grad(),
-                                                1e-5, 1e-7),
-                                "gradient ", i);
-                  }
-                },
-                GetParam()),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<NetImpl>(4);
+    auto model = DataParallel(net, host(), of(world));
+    // The reference: the whole batch on a copy.
+    auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
+    auto generator = at::detail::createCPUGenerator(5);
+    const auto x = torch::randn({8, 3}, generator);
+    const auto y = torch::randn({8, 1}, generator);
+    loss_of(copy->forward(x), y).backward();
+    model->train_step(x.narrow(0, world.rank() * 4, 4),
+                      y.narrow(0, world.rank() * 4, 4), loss_of);
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      // Another order of the sum: to a few units in the last
+      // place.
+      TORCH_CHECK(torch::allclose(net->parameters()[i].grad(),
+                                  copy->parameters()[i].grad(), 1e-5, 1e-7),
+                  "gradient ", i);
+    }
+  });
 }
 
 // Six shards of two ranks of two devices: one or two for each device.
@@ -148,34 +127,23 @@ TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
     return result;
   };
   const auto expected = trained(ProcessGroup(), host(), 0, 12);
-  EXPECT_EQ(failure_of(
-                2,
-                [&](ProcessGroup world) {
-                  const std::vector<Device> twice{Device{}, Device{}};
-                  const auto own = world.rank() == 0
-                                       ? trained(world, twice, 0, 6)
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const std::vector<Device> twice{Device{}, Device{}};
+    const auto own = world.rank() == 0 ? trained(world, twice, 0, 6)
                                        : trained(world, twice, 6, 12);
-                  for (size_t i = 0; i < own.size(); ++i) {
-                    TORCH_CHECK(torch::equal(own[i], expected[i]), i);
-                  }
-                },
-                GetParam()),
-            "");
+    for (size_t i = 0; i < own.size(); ++i) {
+      TORCH_CHECK(torch::equal(own[i], expected[i]), i);
+    }
+  });
 }
 
 TEST_P(Ranks, EvaluateWithoutEachOther) {
-  EXPECT_EQ(
-      failure_of(
-          2,
-          [](ProcessGroup world) {
-            auto model =
-                DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
-            if (world.rank() == 1) return;
-            torch::NoGradGuard no_grad;
-            TORCH_CHECK(model->forward(torch::randn({2, 3})).size(0) == 2);
-          },
-          GetParam()),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto model = DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
+    if (world.rank() == 1) return;
+    torch::NoGradGuard no_grad;
+    TORCH_CHECK(model->forward(torch::randn({2, 3})).size(0) == 2);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "tcp"),

@@ -10,17 +10,9 @@ namespace lockstep {
 namespace {
 
 using c10::IValue;
+using testing_nets::error_of;
 using testing_nets::slices;
 using torch::Tensor;
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Scatter, GivesFewerChunksThanDevices) {
   const auto parts = scatter(torch::arange(5), slices(4));

@@ -305,35 +305,28 @@ TEST_P(SharedOnRanks, IsWholeInAStep) {
         });
     testing_ddp::check_same(gradients_of(*model->module()), expected, 1e-5);
   };
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       DistributedDataParallel ddp(new_net(), world);
-                       step(ddp, world);
-                       DataParallel dp(
-                           new_net(), slices(1),
-                           DataParallelOptions().process_group(world));
-                       step(dp, world);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    DistributedDataParallel ddp(new_net(), world);
+    step(ddp, world);
+    DataParallel dp(new_net(), slices(1),
+                    DataParallelOptions().process_group(world));
+    step(dp, world);
+  });
 }
 
 TEST_P(SharedOnRanks, IsWholeInAForward) {
   const auto expected = plain_gradients();
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 const auto net = new_net();
-                 DistributedDataParallel model(net, world);
-                 const Part part = part_of(world);
-                 const Tensor output =
-                     model->forward(part.x, shared(new_bank()));
-                 weighted_loss(output, part.y, weights()).backward();
-                 testing_ddp::check_same(gradients_of(*net), expected, 1e-5);
-                 const torch::NoGradGuard no_grad;
-                 TORCH_CHECK(model->forward(part.x, shared(new_bank()))
-                                 .equal(net->forward(part.x, new_bank())));
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = new_net();
+    DistributedDataParallel model(net, world);
+    const Part part = part_of(world);
+    const Tensor output = model->forward(part.x, shared(new_bank()));
+    weighted_loss(output, part.y, weights()).backward();
+    testing_ddp::check_same(gradients_of(*net), expected, 1e-5);
+    const torch::NoGradGuard no_grad;
+    TORCH_CHECK(model->forward(part.x, shared(new_bank()))
+                    .equal(net->forward(part.x, new_bank())));
+  });
 }
 
 TEST_P(SharedOnRanks, IsNotTrainedByEachRank) {

@@ -101,89 +101,75 @@ void steps_of_each_rank(const ProcessGroup& world, const Options& options) {
 }
 
 TEST_P(Sharing, LetsEachRankStepWithLibTorchsSgd) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       steps_of_each_rank<torch::optim::SGD>(
-                           world, torch::optim::SGDOptions(0.2).momentum(0.5));
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    steps_of_each_rank<torch::optim::SGD>(
+        world, torch::optim::SGDOptions(0.2).momentum(0.5));
+  });
 }
 
 TEST_P(Sharing, LetsEachRankStepWithLibTorchsAdam) {
-  EXPECT_EQ(on_ranks(4,
-                     [](ProcessGroup world) {
-                       steps_of_each_rank<torch::optim::Adam>(
-                           world, torch::optim::AdamOptions(0.01));
-                     }),
-            "");
+  run_on_ranks(4, [](ProcessGroup world) {
+    steps_of_each_rank<torch::optim::Adam>(world,
+                                           torch::optim::AdamOptions(0.01));
+  });
 }
 
 TEST_P(Sharing, LetsEachRankChangeTheParametersBeforeTheFirstStep) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const Net net = make_net();
-                       const Model model = wrap(net, world);
-                       const Optimizer sgd = make_sgd(net, model);
-                       const Net alone = make_net();
-                       torch::optim::SGD plain(
-                           alone->parameters(),
-                           torch::optim::SGDOptions(0.1).momentum(0.9));
-                       {
-                         torch::NoGradGuard no_grad;
-                         for (auto& p : net->parameters()) p.mul_(0.5);
-                         for (auto& p : alone->parameters()) p.mul_(0.5);
-                       }
-                       for (int step = 0; step < 3; ++step) {
-                         train(model, world, step, sgd.get());
-                         plain_backward(alone, step);
-                         plain.step();
-                       }
-                       check_same(net->parameters(), alone->parameters(),
-                                  kTolerance);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = make_net();
+    const Model model = wrap(net, world);
+    const Optimizer sgd = make_sgd(net, model);
+    const Net alone = make_net();
+    torch::optim::SGD plain(alone->parameters(),
+                            torch::optim::SGDOptions(0.1).momentum(0.9));
+    {
+      torch::NoGradGuard no_grad;
+      for (auto& p : net->parameters()) p.mul_(0.5);
+      for (auto& p : alone->parameters()) p.mul_(0.5);
+    }
+    for (int step = 0; step < 3; ++step) {
+      train(model, world, step, sgd.get());
+      plain_backward(alone, step);
+      plain.step();
+    }
+    check_same(net->parameters(), alone->parameters(), kTolerance);
+  });
 }
 
 // Our optimizer, then one of LibTorch's, then ours again.
 TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const Net net = make_net();
-                       const Model model = wrap(net, world);
-                       const Optimizer ours =
-                           optim::sgd(net->parameters(), 0.1);
-                       torch::optim::SGD theirs(net->parameters(), 0.1);
-                       const Net alone = make_net();
-                       torch::optim::SGD plain(alone->parameters(), 0.1);
-                       for (int step = 0; step < 6; ++step) {
-                         net->zero_grad();
-                         if (step / 2 % 2 == 0) {
-                           train(model, world, step, ours.get());
-                         } else {
-                           train(model, world, step, nullptr);
-                           theirs.step();
-                         }
-                         plain_backward(alone, step);
-                         plain.step();
-                         check_same(net->parameters(), alone->parameters(),
-                                    kTolerance);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = make_net();
+    const Model model = wrap(net, world);
+    const Optimizer ours = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD theirs(net->parameters(), 0.1);
+    const Net alone = make_net();
+    torch::optim::SGD plain(alone->parameters(), 0.1);
+    for (int step = 0; step < 6; ++step) {
+      net->zero_grad();
+      if (step / 2 % 2 == 0) {
+        train(model, world, step, ours.get());
+      } else {
+        train(model, world, step, nullptr);
+        theirs.step();
+      }
+      plain_backward(alone, step);
+      plain.step();
+      check_same(net->parameters(), alone->parameters(), kTolerance);
+    }
+  });
 }
 
 // The face of which the constructor makes no exchange.
 TEST_P(Sharing, BeginsWhenItIsAskedFor) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const Net net = make_net();
-                       const DistributedDataParallel<NetImpl> model(net, world);
-                       const void* own = net->second->weight.data_ptr();
-                       model->share_parameters();
-                       const bool moved = net->second->weight.data_ptr() != own;
-                       TORCH_CHECK(moved == world.can_share_memory());
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = make_net();
+    const DistributedDataParallel<NetImpl> model(net, world);
+    const void* own = net->second->weight.data_ptr();
+    model->share_parameters();
+    const bool moved = net->second->weight.data_ptr() != own;
+    TORCH_CHECK(moved == world.can_share_memory());
+  });
 }
 
 using Change = std::function<void(const Net&)>;
@@ -243,11 +229,8 @@ TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
 }
 
 TEST_P(Sharing, AllowsAChangeOfParametersThatWereUnshared) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       train_change_train(world, halve(), true);
-                     }),
-            "");
+  run_on_ranks(
+      2, [](ProcessGroup world) { train_change_train(world, halve(), true); });
 }
 
 TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
@@ -257,18 +240,16 @@ TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
     torch::save(other, saved);
   }
   const std::string bytes = saved.str();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       train_change_train(
-                           world,
-                           [&](const Net& net) {
-                             std::istringstream stream(bytes);
-                             Net target = net;
-                             torch::load(target, stream);
-                           },
-                           false);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    train_change_train(
+        world,
+        [&](const Net& net) {
+          std::istringstream stream(bytes);
+          Net target = net;
+          torch::load(target, stream);
+        },
+        false);
+  });
 }
 
 /// Statistics that are loaded and not trained: each rank normalises with them.
@@ -284,40 +265,33 @@ struct NormedImpl : torch::nn::Cloneable<NormedImpl> {
 };
 
 TEST_P(Sharing, FollowsBuffersThatEveryRankLoaded) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            const auto make = [] {
-              return filled(std::make_shared<NormedImpl>());
-            };
-            const auto net = make(), alone = make();
-            const DataParallel<NormedImpl> model(
-                net, {Device{}},
-                DataParallelOptions().process_group(world).intra_op_threads(1));
-            const auto sgd = optim::sgd(net->parameters(), 0.1);
-            torch::optim::SGD plain(alone->parameters(), 0.1);
-            const int64_t own = kBatch / world.size();
-            for (int step = 0; step < 4; ++step) {
-              for (const auto& each : {net, alone}) {
-                each->norm->eval();
-                each->norm->running_mean.set_data(torch::full({4}, 0.5 * step));
-                torch::NoGradGuard no_grad;
-                each->norm->running_var.mul_(1.5);
-              }
-              const int64_t first = step * kBatch + world.rank() * own;
-              model->train_step(inputs(first, own), targets(first, own),
-                                loss_of, *sgd);
-              plain.zero_grad();
-              loss_of(alone->forward(inputs(step * kBatch, kBatch)),
-                      targets(step * kBatch, kBatch))
-                  .backward();
-              plain.step();
-              check_same(net->parameters(), alone->parameters(), kTolerance);
-              check_same(net->buffers(), alone->buffers(), kTolerance);
-            }
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto make = [] { return filled(std::make_shared<NormedImpl>()); };
+    const auto net = make(), alone = make();
+    const DataParallel<NormedImpl> model(
+        net, {Device{}},
+        DataParallelOptions().process_group(world).intra_op_threads(1));
+    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD plain(alone->parameters(), 0.1);
+    const int64_t own = kBatch / world.size();
+    for (int step = 0; step < 4; ++step) {
+      for (const auto& each : {net, alone}) {
+        each->norm->eval();
+        each->norm->running_mean.set_data(torch::full({4}, 0.5 * step));
+        torch::NoGradGuard no_grad;
+        each->norm->running_var.mul_(1.5);
+      }
+      const int64_t first = step * kBatch + world.rank() * own;
+      model->train_step(inputs(first, own), targets(first, own), loss_of, *sgd);
+      plain.zero_grad();
+      loss_of(alone->forward(inputs(step * kBatch, kBatch)),
+              targets(step * kBatch, kBatch))
+          .backward();
+      plain.step();
+      check_same(net->parameters(), alone->parameters(), kTolerance);
+      check_same(net->buffers(), alone->buffers(), kTolerance);
+    }
+  });
 }
 
 TEST(SharedParameters, RefusesParametersThatOneRankAloneLoaded) {
@@ -351,51 +325,43 @@ TEST(SharedParameters, RefusesRanksThatLoadedOtherValues) {
 }
 
 TEST_P(Sharing, FollowsACast) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const Net net = make_net();
-                       const Model model = wrap(net, world);
-                       Optimizer sgd = make_sgd(net, model);
-                       train(model, world, 0, sgd.get());
-                       const Net alone =
-                           std::dynamic_pointer_cast<NetImpl>(net->clone());
-                       model->to(torch::kDouble);
-                       alone->to(torch::kDouble);
-                       sgd = make_sgd(net, model);
-                       torch::optim::SGD plain(
-                           alone->parameters(),
-                           torch::optim::SGDOptions(0.1).momentum(0.9));
-                       for (int step = 1; step < 4; ++step) {
-                         train(model, world, step, sgd.get(), torch::kDouble);
-                         plain_backward(alone, step, torch::kDouble);
-                         plain.step();
-                         check_same(net->parameters(), alone->parameters(),
-                                    1e-12);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = make_net();
+    const Model model = wrap(net, world);
+    Optimizer sgd = make_sgd(net, model);
+    train(model, world, 0, sgd.get());
+    const Net alone = std::dynamic_pointer_cast<NetImpl>(net->clone());
+    model->to(torch::kDouble);
+    alone->to(torch::kDouble);
+    sgd = make_sgd(net, model);
+    torch::optim::SGD plain(alone->parameters(),
+                            torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 1; step < 4; ++step) {
+      train(model, world, step, sgd.get(), torch::kDouble);
+      plain_backward(alone, step, torch::kDouble);
+      plain.step();
+      check_same(net->parameters(), alone->parameters(), 1e-12);
+    }
+  });
 }
 
 TEST_P(Sharing, EndsWithTheModel) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const Net net = make_net();
-                       {
-                         const Model model = wrap(net, world);
-                         const Optimizer sgd = make_sgd(net, model);
-                         train(model, world, 0, sgd.get());
-                       }
-                       world.barrier();
-                       const auto before = copies(net->parameters());
-                       world.barrier();
-                       halve()(net);
-                       world.barrier();
-                       for (size_t p = 0; p < before.size(); ++p) {
-                         TORCH_CHECK(torch::equal(net->parameters()[p],
-                                                  before[p] * 0.5));
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = make_net();
+    {
+      const Model model = wrap(net, world);
+      const Optimizer sgd = make_sgd(net, model);
+      train(model, world, 0, sgd.get());
+    }
+    world.barrier();
+    const auto before = copies(net->parameters());
+    world.barrier();
+    halve()(net);
+    world.barrier();
+    for (size_t p = 0; p < before.size(); ++p) {
+      TORCH_CHECK(torch::equal(net->parameters()[p], before[p] * 0.5));
+    }
+  });
 }
 
 TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {

@@ -148,20 +148,17 @@ TEST(WrapperModule, ThrowsIfItIsEmpty) {
 class WrapperModuleOfRanks : public testing_ddp::OnBackends {};
 
 TEST_P(WrapperModuleOfRanks, LoadsWhatEachRankSaved) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](const ProcessGroup& group) {
-                 const DistributedDataParallel<MlpImpl> model(
-                     testing_ddp::filled(std::make_shared<MlpImpl>()), group);
-                 model(inputs()).square().mean().backward();
-                 torch::optim::SGD(model->parameters(), 0.1).step();
-                 const Tensor expected = model(inputs()).detach();
-                 DistributedDataParallel<MlpImpl> other(
-                     testing_ddp::filled(std::make_shared<MlpImpl>()), group);
-                 load(saved(model), other);
-                 TORCH_CHECK(torch::equal(other(inputs()), expected));
-               }),
-      "");
+  run_on_ranks(2, [](const ProcessGroup& group) {
+    const DistributedDataParallel<MlpImpl> model(
+        testing_ddp::filled(std::make_shared<MlpImpl>()), group);
+    model(inputs()).square().mean().backward();
+    torch::optim::SGD(model->parameters(), 0.1).step();
+    const Tensor expected = model(inputs()).detach();
+    DistributedDataParallel<MlpImpl> other(
+        testing_ddp::filled(std::make_shared<MlpImpl>()), group);
+    load(saved(model), other);
+    TORCH_CHECK(torch::equal(other(inputs()), expected));
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(, WrapperModuleOfRanks, testing::Values("shm", "tcp"));

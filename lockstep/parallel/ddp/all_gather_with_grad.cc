@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 #include <torch/autograd.h>
-#include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/ddp/saved_world.h"

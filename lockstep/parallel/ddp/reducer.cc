@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 #include "lockstep/parallel/reduction/owned_gradient.h"
 
@@ -322,7 +321,7 @@ void Reducer::send(size_t p, bool has_gradient, const Tensor& incoming) {
 void Reducer::fill_bucket(size_t p, bool has_gradient) {
   const torch::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView unseen;
-  Tensor& view = sync_->buckets().view(p);
+  Tensor view = sync_->buckets().view(p);
   Tensor& gradient = parameters_[p].mutable_grad();
   if (gradient.defined() && gradient.layout() != torch::kStrided) {
     give_up({.code = ErrorCode::kBadTensor,

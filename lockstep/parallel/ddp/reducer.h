@@ -60,7 +60,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// through its derivatives is a pass. Its graph keeps the reducer alive.
   torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
-  bool is_synced() const { return is_synced_; }
   /// If false, forwards are not watched, so gradients stay on this rank.
   void set_synced(bool on) { is_synced_ = on; }
   void set_hook(CommHook hook) { sync_->buckets().set_hook(std::move(hook)); }

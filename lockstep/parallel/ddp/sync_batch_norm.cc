@@ -1,6 +1,5 @@
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 
-#include <numeric>
 #include <ostream>
 #include <vector>
 

@@ -33,7 +33,6 @@ struct TrainedParameters {
 /// changes differ, it is worth comparing the values.
 class ParameterChanges {
  public:
-  ParameterChanges() = default;
   explicit ParameterChanges(std::vector<torch::Tensor> parameters);
 
   /// Returns a hash of how often each parameter was written to, and which ones

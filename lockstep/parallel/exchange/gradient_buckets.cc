@@ -1,7 +1,6 @@
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
@@ -236,11 +235,6 @@ std::vector<int64_t> GradientBuckets::tensors_of_backward() const {
   return DonatedMemory::tensors_of_backward(std::move(sizes));
 }
 
-void GradientBuckets::donate() {
-  donated_.emplace(memory_.of(world_.rank()).subspan(donated_at_),
-                   tensors_of_backward(), memory_.owner_of(world_.rank()));
-}
-
 void GradientBuckets::set_hook(CommHook hook) {
   hook_ = std::move(hook);
   parts_.clear();
@@ -266,14 +260,18 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
     return true;
   }
   if (has_hook() || !is_large_[p] || !gradient.is_cpu()) return false;
-  if (!donated_) donate();
+  const std::span<std::byte> memory = memory_.of(world_.rank());
+  if (!donated_) {
+    // From now on, autograd allocates this thread's gradients there.
+    donated_.emplace(memory.subspan(donated_at_), tensors_of_backward(),
+                     memory_.owner_of(world_.rank()));
+  }
   const Tensor& seen = view(p);
   if (gradient.scalar_type() != seen.scalar_type() ||
       gradient.sizes() != seen.sizes() ||
       gradient.strides() != seen.strides()) {
     return false;
   }
-  const std::span<std::byte> memory = memory_.of(world_.rank());
   const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
   if (std::less<>()(data, memory.data()) ||
       std::greater<>()(data + gradient.nbytes(),

@@ -108,9 +108,6 @@ class GradientBuckets {
   /// instead.
   bool is_apart(size_t p) const { return large_sum_ && is_large_[p]; }
   /// The memory for the gradient of parameter `p`, laid out like the parameter.
-  torch::Tensor& view(size_t p) {
-    return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
-  }
   const torch::Tensor& view(size_t p) const {
     return buckets_[slots_[p].bucket].grads.gradients[slots_[p].index];
   }
@@ -182,8 +179,6 @@ class GradientBuckets {
                 int64_t end);
   /// Sizes of the tensors for which memory is donated.
   std::vector<int64_t> tensors_of_backward() const;
-  /// Makes autograd allocate this thread's gradients in memory_ from now on.
-  void donate();
   void send_ready();
   void sum(const Part& part);
   void sum_apart(size_t p);

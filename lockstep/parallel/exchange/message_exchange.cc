@@ -10,7 +10,6 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/reserved_memory.h"
-#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
 namespace lockstep {
@@ -56,6 +55,12 @@ MessageExchange::MessageExchange(const ProcessGroup& world,
     const auto bytes = static_cast<int64_t>(parameter.nbytes());
     at_.push_back(at_.back() + round_up(bytes, kLine));
   }
+  for (const optim::Block& block : blocks_) {
+    const auto p = static_cast<size_t>(block.tensor);
+    const auto size = static_cast<int64_t>(parameters_[p].element_size());
+    block_at_.push_back(at_[p] + block.offset * size);
+  }
+  block_at_.push_back(at_.back());
   // A hook may do anything with the gradients, so any sum is allowed.
   if (has_hook_ ||
       OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
@@ -109,17 +114,15 @@ void MessageExchange::exchange_reports(
   }
 }
 
+ShardRange MessageExchange::blocks_of_rank(int rank) const {
+  return shards_of_worker(rank, world_.size(),
+                          static_cast<int64_t>(blocks_.size()));
+}
+
 ShardRange MessageExchange::bytes_of_rank(int rank) const {
-  const auto count = static_cast<int64_t>(blocks_.size());
-  const ShardRange own_blocks = shards_of_worker(rank, world_.size(), count);
-  const auto begin = [&](int64_t b) {
-    if (b == count) return at_.back();
-    const optim::Block& block = blocks_[static_cast<size_t>(b)];
-    const auto tensor = static_cast<size_t>(block.tensor);
-    return at_[tensor] + block.offset * static_cast<int64_t>(
-                                            parameters_[tensor].element_size());
-  };
-  return {begin(own_blocks.first), begin(own_blocks.last)};
+  const ShardRange blocks = blocks_of_rank(rank);
+  return {block_at_[static_cast<size_t>(blocks.first)],
+          block_at_[static_cast<size_t>(blocks.last)]};
 }
 
 Tensor MessageExchange::flatten(const PartialSum& partial) const {
@@ -165,55 +168,49 @@ std::vector<Tensor> MessageExchange::scatter_partials(
 Tensor MessageExchange::sum(const std::vector<Tensor>& partials,
                             int64_t chunks) const {
   const ShardRange bytes = bytes_of_rank(world_.rank());
-  const ShardRange own_blocks = shards_of_worker(
-      world_.rank(), world_.size(), static_cast<int64_t>(blocks_.size()));
-  // Reduction sees each block of this rank as a separate tensor.
-  std::vector<Tensor> layout;
+  const ShardRange own_blocks = blocks_of_rank(world_.rank());
+  const auto first_block = static_cast<size_t>(own_blocks.first);
+  const auto last_block = static_cast<size_t>(own_blocks.last);
+  // Returns block `b` of this rank's bytes of a flat gradient.
+  const auto block_in = [&](const Tensor& flat, size_t b) {
+    const optim::Block& block = blocks_[b];
+    return elements_at(
+        flat, block_at_[b] - bytes.first, block.length,
+        parameters_[static_cast<size_t>(block.tensor)].scalar_type());
+  };
   std::vector<PartialSum> all;
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
     for (int64_t i = 0; i < partials[rank].size(0); ++i) {
       const auto place = static_cast<size_t>(i);
       const ShardRange& shards = reports_[rank].ranges()[place];
-      PartialSum partial{
-          .first = shards.first, .last = shards.last, .gradients = {}};
-      const Tensor memory = partials[rank].select(0, i);
-      for (int64_t b = own_blocks.first; b < own_blocks.last; ++b) {
-        const optim::Block& block = blocks_[static_cast<size_t>(b)];
-        const auto tensor = static_cast<size_t>(block.tensor);
-        const Tensor& parameter = parameters_[tensor];
-        const int64_t at =
-            at_[tensor] - bytes.first +
-            block.offset * static_cast<int64_t>(parameter.element_size());
-        partial.gradients.emplace_back();
+      PartialSum& partial = all.emplace_back();
+      partial.first = shards.first;
+      partial.last = shards.last;
+      const Tensor flat = partials[rank].select(0, i);
+      for (size_t b = first_block; b < last_block; ++b) {
+        OwnedGradient& gradient = partial.gradients.emplace_back();
+        const auto tensor = static_cast<size_t>(blocks_[b].tensor);
         if (reports_[rank].places(place)[tensor] != StepReport::kNoGradient) {
-          partial.gradients.back() = OwnedGradient::in(
-              elements_at(memory, at, block.length, parameter.scalar_type()));
-        }
-        if (all.empty()) {
-          layout.push_back(torch::empty({block.length},
-                                        bytes_.dtype(parameter.scalar_type())));
+          gradient = OwnedGradient::in(block_in(flat, b));
         }
       }
-      all.push_back(std::move(partial));
     }
   }
   Tensor result = torch::zeros({bytes.last - bytes.first}, bytes_);
   if (all.empty()) return result;
-  Reduction reduction(std::move(all), chunks, layout);
+  // Reduction sees each block of this rank as a separate parameter.
+  std::vector<Tensor> result_blocks;
+  for (size_t b = first_block; b < last_block; ++b) {
+    result_blocks.push_back(block_in(result, b));
+  }
+  Reduction reduction(std::move(all), chunks, result_blocks);
   Tensor scratch = torch::empty({optim::kBlockElements});
-  for (size_t i = 0; i < layout.size(); ++i) {
+  for (size_t i = 0; i < result_blocks.size(); ++i) {
     const Tensor block = reduction.block({.tensor = static_cast<int64_t>(i),
                                           .offset = 0,
-                                          .length = layout[i].numel()},
+                                          .length = result_blocks[i].numel()},
                                          scratch);
-    if (!block.defined()) continue;
-    const optim::Block& where =
-        blocks_[static_cast<size_t>(own_blocks.first) + i];
-    const auto tensor = static_cast<size_t>(where.tensor);
-    const auto size = static_cast<int64_t>(parameters_[tensor].element_size());
-    elements_at(result, at_[tensor] - bytes.first + where.offset * size,
-                block.numel(), block.scalar_type())
-        .copy_(block);
+    if (block.defined()) result_blocks[i].copy_(block);
   }
   return result;
 }

@@ -36,8 +36,6 @@ class MessageExchange : public RankExchange {
                   const CommHook& hook);
 
   void begin_step(bool is_driven) override { is_driven_ = is_driven; }
-  void load_buffers() override {}
-  void forget_buffers() override {}
   OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
@@ -55,7 +53,9 @@ class MessageExchange : public RankExchange {
   /// Gives every rank the reports of all ranks, in reports_.
   void exchange_reports(const std::vector<PartialSum>& own_partials,
                         StepTotals& totals);
-  /// Returns the range of the flat gradient that rank `rank` sums.
+  /// Returns the range of blocks_ that rank `rank` sums, and the range of the
+  /// flat gradient that these blocks take.
+  ShardRange blocks_of_rank(int rank) const;
   ShardRange bytes_of_rank(int rank) const;
   torch::Tensor flatten(const PartialSum& partial) const;
   /// Returns this rank's bytes of every partial sum of every rank: [rank] is
@@ -87,7 +87,9 @@ class MessageExchange : public RankExchange {
   std::vector<StepReport> reports_;          // of this step, by rank
   std::vector<optim::Block> blocks_;
   torch::TensorOptions bytes_;  // of messages; device of the parameters
-  std::vector<int64_t> at_;  // offsets of parameters in the flat gradient; size
+  // Offsets in the flat gradient, by parameter and by block; its size is last.
+  std::vector<int64_t> at_;
+  std::vector<int64_t> block_at_;
   bool has_hook_;
   bool has_one_worker_;
   ZeroStage zero_;

@@ -1,6 +1,5 @@
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 
-#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -113,62 +112,37 @@ void OverlappedSum::take_pending() {
 
 void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
-  if (sync_.buckets().is_apart(p)) {
-    fill_apart(p, std::move(gradient));
-  } else {
-    fill_bucket(p, gradient.tensor());
-  }
-  sync_.send(p);
-}
-
-// Adds from the last shard to the first. That is the order of the tree, because
-// each partial sum has as many shards as all later ones together.
-void OverlappedSum::fill_bucket(size_t p, const Tensor& gradient) {
-  Tensor& view = sync_.buckets().view(p);
-  Tensor sum = gradient;
-  for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
-       ++partial) {
-    const Tensor& left = partial->gradients[p].tensor();
-    if (!left.defined()) continue;
-    if (sum.defined()) {
-      at::add_out(view, left, sum);
-      sum = view;
-    } else {
-      sum = left;
-    }
-  }
-  has_gradient_[p] = sum.defined();
-  if (!sum.defined()) {
-    view.fill_(-0.0);
-  } else if (!sum.is_same(view)) {
-    view.copy_(sum);
-  }
-}
-
-void OverlappedSum::fill_apart(size_t p, OwnedGradient gradient) {
-  if (zero_ == ZeroStage::kGradients && bytes_to_send_ > kMostBytesToSend) {
+  const bool is_apart = sync_.buckets().is_apart(p);
+  if (is_apart && zero_ == ZeroStage::kGradients &&
+      bytes_to_send_ > kMostBytesToSend) {
     sync_.buckets().settle();
   }
-  OwnedGradient& sum = sums_[p];
-  sum = std::move(gradient);
+  // Adds from the last shard to the first. That is the order of the tree,
+  // because each partial sum has as many shards as all later ones together.
   for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
        ++partial) {
     const Tensor& left = partial->gradients[p].tensor();
     if (!left.defined()) continue;
-    if (sum.defined()) {
-      Tensor in_place = sum.tensor();
+    if (gradient.defined()) {
+      Tensor in_place = gradient.tensor();
       at::add_out(in_place, left, in_place);
     } else {
-      sum = OwnedGradient::in(left.clone());
+      gradient = OwnedGradient::in(left.clone());
     }
   }
-  has_gradient_[p] = sum.defined();
-  if (!sum.defined()) {
-    sum = OwnedGradient::in(
+  has_gradient_[p] = gradient.defined();
+  if (!gradient.defined()) {
+    gradient = OwnedGradient::in(
         torch::empty_like(parameters_[p].detach()).fill_(-0.0));
   }
-  bytes_to_send_ += static_cast<int64_t>(sum.tensor().nbytes());
-  sync_.buckets().sum_in_place(p, sum.tensor());
+  if (is_apart) {
+    bytes_to_send_ += static_cast<int64_t>(gradient.tensor().nbytes());
+    sync_.buckets().sum_in_place(p, gradient.tensor());
+    sums_[p] = std::move(gradient);
+  } else {
+    sync_.buckets().view(p).copy_(gradient.tensor());
+  }
+  sync_.send(p);
 }
 
 void OverlappedSum::sum_large(size_t p, const Tensor& elements) {

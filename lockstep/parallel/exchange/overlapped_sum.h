@@ -116,8 +116,6 @@ class OverlappedSum {
   /// the earlier shards, and sends the sum. An undefined tensor stands for no
   /// gradient.
   void fill(size_t p, OwnedGradient gradient);
-  void fill_bucket(size_t p, const torch::Tensor& gradient);
-  void fill_apart(size_t p, OwnedGradient gradient);
   void fill_rest(std::vector<OwnedGradient>& gradients);
   /// Sums a large gradient. Runs in the thread that sums.
   void sum_large(size_t p, const torch::Tensor& elements);

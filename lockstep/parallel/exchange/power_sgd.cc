@@ -1,12 +1,9 @@
 #include "lockstep/parallel/exchange/power_sgd.h"
 
 #include <algorithm>
-#include <map>
 #include <random>
 #include <set>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>

@@ -25,9 +25,8 @@ class OverlappedSum;
 
 /// Sums of the loss of a shard in a step.
 struct ShardLossTotal {
-  double loss = 0;  ///< times the factor with which its backward began
-  double weight =
-      0;  ///< samples, or the weight that the loss function returned
+  double loss = 0;    ///< times the factor with which its backward began
+  double weight = 0;  ///< samples, or the loss function's weight
 };
 
 /// Values that the ranks exchange in a step.
@@ -76,9 +75,6 @@ class StepReport {
   StepReport(std::byte* memory, const Shape& shape);
 
   Header& header() const { return *header_; }
-  /// Losses of the shards of the batch. Only those of the rank's own shards are
-  /// valid.
-  std::span<ShardLossTotal> losses() const { return losses_; }
   /// Shards of each partial sum.
   std::span<ShardRange> ranges() const { return ranges_; }
   /// Places of the gradients of a partial sum: an offset in the rank's memory
@@ -97,6 +93,8 @@ class StepReport {
  private:
   size_t parameters_;
   Header* header_;
+  /// Losses of the shards of the batch. Only those of the rank's own shards are
+  /// valid.
   std::span<ShardLossTotal> losses_;
   std::span<ShardRange> ranges_;
   std::span<int64_t> places_;
@@ -127,25 +125,22 @@ class RankExchange {
   /// rank gets its own copy again at the next step in which it does not. Throws
   /// ParallelError if a parameter was changed while it was shared, or if it
   /// differs between the ranks when it is about to be shared.
-  virtual void begin_step(bool is_driven) { static_cast<void>(is_driven); }
+  virtual void begin_step(bool /*is_driven*/) {}
   /// Gives this rank its own copy of the parameters.
   virtual void unshare_parameters() {}
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),
   /// except buffers that were loaded or written to since.
-  virtual void load_buffers() = 0;
+  virtual void load_buffers() {}
   /// Leaves the buffers unchanged until the next step, because a forward of the
   /// user has changed them.
-  virtual void forget_buffers() = 0;
+  virtual void forget_buffers() {}
   /// Returns whether the ranks share one copy of the optimizer state, and of
   /// the parameters during the engine's own updates.
   virtual bool shares_memory() const { return false; }
   /// Returns the object that sums gradients during the last backward of a step,
   /// or nullptr if that is not possible. `chunks` is the number of shards in
   /// this step.
-  virtual OverlappedSum* overlapped_sum(int64_t chunks) {
-    static_cast<void>(chunks);
-    return nullptr;
-  }
+  virtual OverlappedSum* overlapped_sum(int64_t /*chunks*/) { return nullptr; }
   /// Combines the partial sums of all ranks, and completes `totals`. Throws
   /// ParallelError if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,

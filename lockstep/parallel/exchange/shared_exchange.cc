@@ -8,10 +8,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/random.h"
 #include "lockstep/optim/blocks.h"
 
@@ -413,10 +411,7 @@ void SharedExchange::share_parameters(size_t first) {
 void SharedExchange::note_parameters() {
   seals_.clear();
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (!is_in_place(p)) {
-      seals_.clear();
-      return;
-    }
+    if (!is_in_place(p)) return seals_.clear();
     seals_.push_back({.version = parameters_[p]._version(),
                       .sample = sample_of(parameters_[p])});
   }

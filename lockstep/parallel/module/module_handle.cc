@@ -6,7 +6,6 @@
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>
-#include <torch/script.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"

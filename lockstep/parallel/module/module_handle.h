@@ -12,10 +12,6 @@
 #include <torch/script.h>
 #include <torch/types.h>
 
-namespace torch::jit {
-struct Module;
-}
-
 namespace lockstep {
 
 /// A type-erased module as the parallel code sees it, made from C++ or

@@ -49,6 +49,9 @@ ModuleSource engine_module(const std::shared_ptr<M>& module,
           .replicate = [factory] { return detail::typed_handle(factory()); }};
 }
 /// Same, for a TorchScript module.
-ModuleSource engine_module(const torch::jit::Module& module);
+inline ModuleSource engine_module(const torch::jit::Module& module) {
+  return {.read = [module] { return handle_of(module); },
+          .replicate = [module] { return handle_of(clone_module(module)); }};
+}
 
 }  // namespace lockstep

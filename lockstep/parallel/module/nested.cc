@@ -96,30 +96,27 @@ IValue rebuild(const IValue& prototype, std::vector<IValue> children) {
 
 namespace {
 
-void visit_tensors(const IValue& value, const std::string& path,
-                   const VisitTensor& visit, const VisitTensor& visit_shared) {
+void add_tensors(const IValue& value, const std::string& path,
+                 std::vector<TensorAtPath>& found) {
   if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor(), path);
+    if (value.toTensor().defined()) found.push_back({value.toTensor(), path});
     return;
   }
   if (const auto shared = Shared::in(value)) {
-    if (shared->defined()) visit_shared(*shared, path);
+    if (shared->defined()) found.push_back({*shared, path, true});
     return;
   }
   for (const Child& child : children_of(value)) {
-    visit_tensors(child.value, path + child.label, visit, visit_shared);
+    add_tensors(child.value, path + child.label, found);
   }
 }
 
 }  // namespace
 
-void for_each_tensor(const IValue& value, const VisitTensor& visit) {
-  visit_tensors(value, "", visit, visit);
-}
-
-void for_each_tensor(const IValue& value, const VisitTensor& visit,
-                     const VisitTensor& visit_shared) {
-  visit_tensors(value, "", visit, visit_shared);
+std::vector<TensorAtPath> tensors_in(const IValue& value) {
+  std::vector<TensorAtPath> found;
+  add_tensors(value, "", found);
+  return found;
 }
 
 IValue map_tensors(const IValue& value, const MapTensor& map) {

@@ -9,16 +9,16 @@
 
 namespace lockstep {
 
-using VisitTensor =
-    std::function<void(const torch::Tensor&, const std::string& path)>;
 using MapTensor = std::function<torch::Tensor(const torch::Tensor&)>;
 
-/// Calls `visit` in order for every tensor in `value`, which may nest tuples,
-/// lists and dicts. The path gives the tensor's position: "[1]['mask']".
-void for_each_tensor(const c10::IValue& value, const VisitTensor& visit);
-/// Same, but calls `visit_shared` for the tensors that are shared().
-void for_each_tensor(const c10::IValue& value, const VisitTensor& visit,
-                     const VisitTensor& visit_shared);
+/// A tensor in a value that may nest tuples, lists and dicts.
+struct TensorAtPath {
+  torch::Tensor tensor;
+  std::string path;        ///< its position: "[1]['mask']"
+  bool is_shared = false;  ///< whether it is shared()
+};
+/// Returns the defined tensors in `value`, in order.
+std::vector<TensorAtPath> tensors_in(const c10::IValue& value);
 
 /// Returns a copy of `value` with every tensor replaced by `map(tensor)`. Other
 /// values are shared by reference.

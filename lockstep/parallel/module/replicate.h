@@ -11,12 +11,6 @@
 
 namespace lockstep {
 
-/// Returns copies of `original`, one on each of `devices`, each with its own
-/// memory, as torch.nn.parallel.replicate does.
-template <class M>
-std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
-                                          const std::vector<Device>& devices);
-
 /// Moves a module's parameters and buffers to a GPU, or into the memory of a
 /// slice of the host. Does not use the calling thread's random stream.
 void to(torch::nn::Module& module, const Device& device);
@@ -30,6 +24,8 @@ void check_on_device(const ModuleHandle& module, const Device& device);
 
 }  // namespace detail
 
+/// Returns copies of `original`, one on each of `devices`, each with its own
+/// memory, as torch.nn.parallel.replicate does.
 template <class M>
 std::vector<std::shared_ptr<M>> replicate(const std::shared_ptr<M>& original,
                                           const std::vector<Device>& devices) {

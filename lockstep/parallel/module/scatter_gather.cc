@@ -15,113 +15,101 @@ using torch::Tensor;
 
 namespace {
 
+[[noreturn]] void fail_scatter(std::string what, std::string expected,
+                               std::string got, std::string fix) {
+  throw InvalidArgument("scatter", {.code = ErrorCode::kBadBatch,
+                                    .what = std::move(what),
+                                    .expected = std::move(expected),
+                                    .got = std::move(got),
+                                    .fix = std::move(fix)});
+}
+
 /// Throws unless `tensor` can be split along `dim`.
 void check_can_split(const Tensor& tensor, const std::string& path,
                      int64_t dim) {
   if (tensor.is_nested()) {
-    throw InvalidArgument(
-        "scatter",
-        {.code = ErrorCode::kBadBatch,
-         .what = fmt::format("input{} is a nested tensor, which can't be split "
+    fail_scatter(fmt::format("input{} is a nested tensor, which can't be split "
                              "along a dimension",
                              path),
-         .expected = "a dense tensor",
-         .fix = "pad it, t.to_padded_tensor(0), and pass the lengths of its "
-                "samples as another tensor"});
+                 "a dense tensor", "",
+                 "pad it, t.to_padded_tensor(0), and pass the lengths of its "
+                 "samples as another tensor");
   }
   if (tensor.layout() != torch::kStrided) {
-    throw InvalidArgument(
-        "scatter",
-        {.code = ErrorCode::kBadBatch,
-         .what = fmt::format("input{} can't be split along a dimension", path),
-         .expected = "a dense tensor",
-         .got = "the layout " + c10::str(tensor.layout()),
-         .fix = "pass t.to_dense()"});
+    fail_scatter(fmt::format("input{} can't be split along a dimension", path),
+                 "a dense tensor", "the layout " + c10::str(tensor.layout()),
+                 "pass t.to_dense()");
   }
   if (tensor.dim() == 0) {
-    throw InvalidArgument(
-        "scatter",
-        {.code = ErrorCode::kBadBatch,
-         .what = fmt::format("input{} is a 0-dimensional tensor, which has "
+    fail_scatter(fmt::format("input{} is a 0-dimensional tensor, which has "
                              "no batch to split",
                              path),
-         .fix = "pass it as a number or as lockstep::shared(t), which every "
-                "replica gets whole, or unsqueeze it"});
+                 "", "",
+                 "pass it as a number or as lockstep::shared(t), which every "
+                 "replica gets whole, or unsqueeze it");
   }
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw InvalidArgument(
-        "scatter", {.code = ErrorCode::kBadBatch,
-                    .what = fmt::format("input{} has no dimension {} to "
-                                        "split along",
-                                        path, dim),
-                    .expected = "at least " +
-                                counted(dim < 0 ? -dim : dim + 1, "dimension"),
-                    .got = "shape " + c10::str(tensor.sizes()),
-                    .fix = "set the option dim to the batch dimension"});
+    fail_scatter(
+        fmt::format("input{} has no dimension {} to split along", path, dim),
+        "at least " + counted(dim < 0 ? -dim : dim + 1, "dimension"),
+        "shape " + c10::str(tensor.sizes()),
+        "set the option dim to the batch dimension");
   }
-}
-
-/// Returns the part of `value` for device `chunk`.
-IValue chunk_of(const IValue& value, int64_t chunk, const Device& device,
-                int64_t devices, int64_t dim) {
-  return map_tensors(
-      value,
-      [&](const Tensor& tensor) {
-        const int64_t n = tensor.size(dim);
-        const int64_t size = chunk_sizes(n, devices)[0];
-        const int64_t begin = chunk * size;
-        return to_device(tensor.narrow(dim, begin, std::min(size, n - begin)),
-                         device);
-      },
-      [&](const Tensor& tensor) { return to_device(tensor, device); });
 }
 
 }  // namespace
 
 std::optional<int64_t> batch_size_of(const IValue& batch, int64_t dim) {
-  std::optional<int64_t> size;
-  Tensor first;
-  std::string first_path;
-  const auto check = [&](const Tensor& tensor, const std::string& path) {
-    check_can_split(tensor, path, dim);
-    const int64_t n = tensor.size(dim);
-    if (!size) {
-      size = n;
-      first = tensor;
-      first_path = path;
-    } else if (n != *size) {
-      throw InvalidArgument(
-          "scatter",
-          {.code = ErrorCode::kBadBatch,
-           .what = fmt::format("the tensors of a batch, which are split along "
-                               "dimension {}, have different sizes there",
-                               dim),
-           .expected = fmt::format("{}, as input{} of shape {} has", *size,
-                                   first_path, c10::str(first.sizes())),
-           .got = fmt::format("{} for input{} of shape {}", n, path,
-                              c10::str(tensor.sizes())),
-           .fix = "give the inputs and the target, which counts as the last "
-                  "input, the same number of samples; pass a tensor that every "
-                  "shard needs whole as lockstep::shared(t)"});
-    }
-  };
-  for_each_tensor(batch, check, [](const Tensor&, const std::string&) {});
-  return size;
+  std::optional<TensorAtPath> first;
+  for (const TensorAtPath& at : tensors_in(batch)) {
+    if (at.is_shared) continue;
+    check_can_split(at.tensor, at.path, dim);
+    if (!first) first = at;
+    const int64_t size = at.tensor.size(dim);
+    const int64_t expected = first->tensor.size(dim);
+    if (size == expected) continue;
+    fail_scatter(
+        fmt::format("the tensors of a batch, which are split along dimension "
+                    "{}, have different sizes there",
+                    dim),
+        fmt::format("{}, as input{} of shape {} has", expected, first->path,
+                    c10::str(first->tensor.sizes())),
+        fmt::format("{} for input{} of shape {}", size, at.path,
+                    c10::str(at.tensor.sizes())),
+        "give the inputs and the target, which counts as the last input, the "
+        "same number of samples; pass a tensor that every shard needs whole as "
+        "lockstep::shared(t)");
+  }
+  if (!first) return std::nullopt;
+  return first->tensor.size(dim);
+}
+
+std::vector<IValue> detail::cut(const IValue& batch,
+                                std::span<const int64_t> sizes,
+                                std::span<const Device> devices, int64_t dim) {
+  std::vector<IValue> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    parts.push_back(map_tensors(
+        batch,
+        [&](const Tensor& tensor) {
+          return to_device(tensor.narrow(dim, begin, sizes[i]), devices[i]);
+        },
+        [&](const Tensor& tensor) { return to_device(tensor, devices[i]); }));
+    begin += sizes[i];
+  }
+  return parts;
 }
 
 std::vector<IValue> scatter(const IValue& batch,
                             std::span<const Device> devices, int64_t dim) {
-  const auto k = static_cast<int64_t>(devices.size());
   const auto size = batch_size_of(batch, dim);
   // Without a tensor, every replica gets the same values, as in PyTorch.
-  const int64_t chunks =
-      size ? static_cast<int64_t>(chunk_sizes(*size, k).size()) : k;
-  std::vector<IValue> parts;
-  for (int64_t c = 0; c < chunks; ++c) {
-    parts.push_back(
-        chunk_of(batch, c, devices[static_cast<size_t>(c)], k, dim));
-  }
-  return parts;
+  return detail::cut(
+      batch,
+      size ? chunk_sizes(*size, static_cast<int64_t>(devices.size()))
+           : std::vector<int64_t>(devices.size()),
+      devices, dim);
 }
 
 namespace {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -47,5 +46,15 @@ std::vector<c10::IValue> scatter(const c10::IValue& batch,
 /// tensor instead of a number).
 c10::IValue gather(std::span<const c10::IValue> outputs,
                    const Device& output_device, int64_t dim = 0);
+
+namespace detail {
+
+/// Returns consecutive parts of `batch` along `dim`: one of `sizes[i]` samples
+/// on `devices[i]` for each i. Tensors that are shared() are passed whole.
+std::vector<c10::IValue> cut(const c10::IValue& batch,
+                             std::span<const int64_t> sizes,
+                             std::span<const Device> devices, int64_t dim);
+
+}  // namespace detail
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>

@@ -2,14 +2,10 @@
 
 #include <concepts>
 #include <memory>
-#include <type_traits>
-#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/script.h>
 #include <torch/types.h>
-
-#include "lockstep/device/device.h"
 
 // Types from which DataParallel and DistributedDataParallel can be constructed,
 // and one-sentence compile errors for all others.

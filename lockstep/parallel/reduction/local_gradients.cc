@@ -1,7 +1,6 @@
 #include "lockstep/parallel/reduction/local_gradients.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "lockstep/parallel/reduction/owned_gradient.h"
 

@@ -108,12 +108,11 @@ std::vector<PartialSum> join_partials(
   return all;
 }
 
-PartialSum sum_partials(std::vector<PartialSum> partials) {
+void merge_partials(std::vector<PartialSum>& partials) {
   while (partials.size() >= 2) {
     add_gradients(partials[partials.size() - 2], partials.back());
     partials.pop_back();
   }
-  return std::move(partials.back());
 }
 
 OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards) {

@@ -37,10 +37,10 @@ void append_partial(std::vector<PartialSum>& partials, PartialSum next,
 std::vector<PartialSum> join_partials(
     std::vector<std::vector<PartialSum>> of_workers);
 
-/// Returns the sum of `partials`, added from the last to the first. Neighbours
+/// Merges all of `partials` into one, from the last to the first. Neighbours
 /// need not make up a node of the tree, so the bits of the result depend on how
 /// the shards are divided.
-PartialSum sum_partials(std::vector<PartialSum> partials);
+void merge_partials(std::vector<PartialSum>& partials);
 
 /// Returns the sum of one gradient of each shard along the tree. The result is
 /// undefined if all of them are undefined.
@@ -60,7 +60,6 @@ class Reduction {
 
   /// Returns whether any shard had a gradient for parameter `p`.
   bool has_gradient(size_t p) const { return has_gradient_[p]; }
-  const std::vector<bool>& has_gradient() const { return has_gradient_; }
 
   /// Returns the sum of `block` as a 1-d tensor: in `scratch` (of
   /// kBlockElements), or in a partial sum's memory if `scratch` is undefined.

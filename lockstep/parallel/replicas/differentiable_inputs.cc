@@ -18,23 +18,14 @@ using torch::Tensor;
 
 DifferentiableInputs::DifferentiableInputs(const IValue& batch,
                                            bool needs_graph) {
-  const auto add = [&](const Tensor& tensor, const std::string& path,
-                       bool is_shared) {
+  for (const auto& [tensor, path, is_shared] : tensors_in(batch)) {
     entries_.push_back({.requires_grad = needs_graph && tensor.requires_grad(),
                         .is_shared = is_shared,
                         .path = path});
-    if (!entries_.back().requires_grad) return;
+    if (!entries_.back().requires_grad) continue;
     tensors_.push_back(tensor);
     are_shared_.push_back(is_shared);
-  };
-  for_each_tensor(
-      batch,
-      [&](const Tensor& tensor, const std::string& path) {
-        add(tensor, path, /*is_shared=*/false);
-      },
-      [&](const Tensor& tensor, const std::string& path) {
-        add(tensor, path, /*is_shared=*/true);
-      });
+  }
 }
 
 void DifferentiableInputs::check_none_is_shared() const {
@@ -67,15 +58,13 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
 
 void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
                                           int64_t shards) const {
-  std::vector<Tensor> chunks;
-  for_each_tensor(part, [&](const Tensor& chunk, const std::string&) {
-    chunks.push_back(chunk);
-  });
-  size_t at = 0;
-  for_each_tensor(cut, [&](const Tensor& leaf, const std::string&) {
-    const Entry& entry = entries_[at];
-    const Tensor& chunk = chunks[at++];
-    if (leaf.is_inference() || leaf._version() == 0) return;
+  const std::vector<TensorAtPath> chunks = tensors_in(part);
+  const std::vector<TensorAtPath> leaves = tensors_in(cut);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const Entry& entry = entries_[i];
+    const Tensor& chunk = chunks[i].tensor;
+    const Tensor& leaf = leaves[i].tensor;
+    if (leaf.is_inference() || leaf._version() == 0) continue;
     if (entry.is_shared && shards > 1) {
       throw ParallelError(
           "parallel",
@@ -92,7 +81,7 @@ void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
       chunk.copy_(leaf.detach());
     }
     torch::autograd::impl::bump_version(chunk);
-  });
+  }
 }
 
 std::vector<Tensor> DifferentiableInputs::gather(

@@ -21,7 +21,7 @@ class DifferentiableInputs {
   explicit DifferentiableInputs(const c10::IValue& batch,
                                 bool needs_graph = true);
 
-  /// The tensors that require grad, in the order of for_each_tensor().
+  /// The tensors that require grad, in the order of tensors_in().
   const std::vector<torch::Tensor>& tensors() const { return tensors_; }
 
   /// Returns `part`, a shard's part of the batch, detached from the caller's

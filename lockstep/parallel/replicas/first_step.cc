@@ -1,6 +1,5 @@
 #include "lockstep/parallel/replicas/first_step.h"
 
-#include <algorithm>
 #include <array>
 #include <sstream>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 #include <typeindex>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"

@@ -5,7 +5,6 @@
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -78,25 +77,23 @@ double epsilon_of(c10::ScalarType type) {
 /// Returns the largest magnitude of an element in `value`.
 double largest_in(const IValue& value) {
   double largest = 0;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    if (tensor.numel() == 0 || !tensor.is_floating_point()) return;
+  for (const auto& [tensor, path, is_shared] : tensors_in(value)) {
+    if (tensor.numel() == 0 || !tensor.is_floating_point()) continue;
     largest = std::max(largest, tensor.abs().max().item<double>());
-  });
+  }
   return largest;
 }
 
 bool any_tensor(const IValue& value, bool (*is_one)(const Tensor&)) {
-  bool any = false;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    any = any || is_one(tensor);
-  });
-  return any;
+  const auto tensors = tensors_in(value);
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const TensorAtPath& at) { return is_one(at.tensor); });
 }
 
 bool is_scalar(const Tensor& tensor) { return tensor.dim() == 0; }
 
 bool is_reduced(const Tensor& tensor) {
-  return tensor.defined() && c10::isReducedFloatingType(tensor.scalar_type());
+  return c10::isReducedFloatingType(tensor.scalar_type());
 }
 
 /// Returns `value` with half and bfloat16 tensors converted to float.
@@ -107,25 +104,15 @@ IValue widened(const IValue& value) {
   return map_tensors(value, widen);
 }
 
-/// Returns the part of `value` with the samples [begin, begin + count) of
-/// `samples`. Returns nothing if the number of rows of a tensor in it is not a
-/// multiple of `samples`.
-std::optional<IValue> narrowed(const IValue& value, int64_t dim, int64_t begin,
-                               int64_t count, int64_t samples) {
-  bool is_cut = true;
-  const auto narrow = [&](const Tensor& tensor) {
-    if (tensor.dim() == 0 || dim >= tensor.dim() ||
-        tensor.size(dim) % samples != 0) {
-      is_cut = false;
-      return tensor;
-    }
-    const int64_t rows = tensor.size(dim) / samples;
-    return tensor.narrow(dim, begin * rows, count * rows).detach();
-  };
-  IValue part = map_tensors(
-      value, narrow, [](const Tensor& tensor) { return tensor.detach(); });
-  if (!is_cut) return std::nullopt;
-  return part;
+/// A batch, or a part of it, is a tuple of the output and the target.
+IValue batch_of(const IValue& output, const IValue& target) {
+  return c10::ivalue::Tuple::create(output, target);
+}
+const IValue& output_of(const IValue& batch) {
+  return batch.toTupleRef().elements()[0];
+}
+const IValue& target_of(const IValue& batch) {
+  return batch.toTupleRef().elements()[1];
 }
 
 // Limits the calls of the loss function for single samples, which are cheap but
@@ -138,7 +125,7 @@ class LossCheck {
   LossCheck(const ComputedShards& shards, FirstStep::Findings& findings)
       : shards_(shards), findings_(findings) {}
 
-  std::optional<LossSample> run() {
+  std::optional<IValue> run() {
     if (samples() == 0) return std::nullopt;
     if (any_tensor(shards_.passes.front().output, is_scalar)) {
       fail(
@@ -146,23 +133,22 @@ class LossCheck {
           "is that of one shard");
       return std::nullopt;
     }
-    std::optional<LossSample> sample;
+    std::optional<IValue> sample;
     std::optional<Value> whole;
     std::vector<Value> of_shards;
     Losses of_samples;
     try {
-      const IValue output = whole_output();
-      const IValue target = whole_target();
-      if (needs_other_ranks()) sample = part(output, target, 0, 1);
+      const IValue batch = batch_of(whole_output(), whole_target());
+      if (needs_other_ranks()) sample = part(batch, 0, 1);
       if (shards_.passes.size() > 1) {
-        whole = call(output, target, samples());
+        whole = call(batch, samples());
         for (const ShardPass& pass : shards_.passes) {
           of_shards.push_back(value_of(pass));
         }
       } else {
         whole = value_of(shards_.passes.front());
       }
-      of_samples = losses_of_samples(output, target, *whole);
+      of_samples = losses_of_samples(batch, *whole);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take the outputs of several "
@@ -192,7 +178,7 @@ class LossCheck {
     return sample;
   }
 
-  void compare_ranks(const std::vector<LossSample>& of_ranks) {
+  void compare_ranks(const std::vector<IValue>& of_ranks) {
     std::optional<Losses> losses;
     try {
       losses = losses_of_ranks(of_ranks);
@@ -214,9 +200,8 @@ class LossCheck {
     std::vector<Value> parts;
   };
 
-  Value call(const IValue& output, const IValue& target,
-             int64_t samples) const {
-    const WeightedLoss loss = shards_.loss(output, target);
+  Value call(const IValue& batch, int64_t samples) const {
+    const WeightedLoss loss = shards_.loss(output_of(batch), target_of(batch));
     return {.loss = loss.loss.item<double>(),
             .weight = loss.weight.defined() ? loss.weight.item<double>()
                                             : static_cast<double>(samples),
@@ -234,10 +219,10 @@ class LossCheck {
   /// doesn't need it. Both are checked on this rank if there are several
   /// samples.
   bool needs_other_ranks() const {
-    bool has_shared = false;
-    for_each_tensor(
-        shards_.target, [](const Tensor&, const std::string&) {},
-        [&](const Tensor&, const std::string&) { has_shared = true; });
+    const auto targets = tensors_in(shards_.target);
+    const bool has_shared =
+        std::any_of(targets.begin(), targets.end(),
+                    [](const TensorAtPath& at) { return at.is_shared; });
     const bool states_units = shards_.passes.front().states_weight ||
                               shards_.reduction == LossReduction::kSum;
     return !has_shared && (samples() < 2 || !states_units);
@@ -261,28 +246,41 @@ class LossCheck {
     });
   }
 
-  std::optional<LossSample> part(const IValue& output, const IValue& target,
-                                 int64_t begin, int64_t count) const {
-    auto part_output = narrowed(output, shards_.dim, begin, count, samples());
-    auto part_target = narrowed(target, shards_.dim, begin, count, samples());
-    if (!part_output || !part_target) return std::nullopt;
-    return LossSample{std::move(*part_output), std::move(*part_target)};
+  /// Returns the part of `batch` with the samples [begin, begin + count).
+  /// Returns nothing if the number of rows of a tensor in it is not a multiple
+  /// of samples().
+  std::optional<IValue> part(const IValue& batch, int64_t begin,
+                             int64_t count) const {
+    bool is_cut = true;
+    const auto narrow = [&](const Tensor& tensor) {
+      const int64_t dim = shards_.dim;
+      if (tensor.dim() == 0 || dim >= tensor.dim() ||
+          tensor.size(dim) % samples() != 0) {
+        is_cut = false;
+        return tensor;
+      }
+      const int64_t rows = tensor.size(dim) / samples();
+      return tensor.narrow(dim, begin * rows, count * rows).detach();
+    };
+    IValue part = map_tensors(
+        batch, narrow, [](const Tensor& tensor) { return tensor.detach(); });
+    if (!is_cut) return std::nullopt;
+    return part;
   }
 
   /// Returns the losses of groups of samples, usually of one sample each.
   /// Returns nothing if there is only one sample, or if the loss can't be
   /// computed for a group.
-  std::vector<Value> values_of_samples(const IValue& output,
-                                       const IValue& target) const {
+  std::vector<Value> values_of_samples(const IValue& batch) const {
     std::vector<Value> values;
     const int64_t size = (samples() + kMostParts - 1) / kMostParts;
     if (samples() < 2) return {};
     for (int64_t begin = 0; begin < samples(); begin += size) {
       const int64_t count = std::min(size, samples() - begin);
-      const auto group = part(output, target, begin, count);
+      const auto group = part(batch, begin, count);
       if (!group) return {};
       try {
-        values.push_back(call(group->output, group->target, count));
+        values.push_back(call(*group, count));
       } catch (const std::exception&) {
         return {};  // for example, a loss over pairs of samples
       }
@@ -293,27 +291,24 @@ class LossCheck {
   /// Returns the losses of the batch, which is `whole` in the outputs' own
   /// type, and of its samples. Half and bfloat16 outputs are widened first,
   /// because losses rounded to three digits may hide differences.
-  Losses losses_of_samples(const IValue& output, const IValue& target,
-                           const Value& whole) const {
-    if (any_tensor(output, is_reduced)) {
+  Losses losses_of_samples(const IValue& batch, const Value& whole) const {
+    if (any_tensor(output_of(batch), is_reduced)) {
       try {
-        const IValue wide = widened(output), wide_target = widened(target);
-        Losses losses{.whole = call(wide, wide_target, samples()),
-                      .parts = values_of_samples(wide, wide_target)};
+        const IValue wide = widened(batch);
+        Losses losses{.whole = call(wide, samples()),
+                      .parts = values_of_samples(wide)};
         if (!losses.parts.empty()) return losses;
       } catch (const std::exception&) {
         // The loss requires tensors of the outputs' type.
       }
     }
-    return {.whole = whole, .parts = values_of_samples(output, target)};
+    return {.whole = whole, .parts = values_of_samples(batch)};
   }
 
-  Losses losses_of_ranks(const std::vector<LossSample>& samples) const {
-    if (any_tensor(samples.front().output, is_reduced)) {
-      std::vector<LossSample> wide;
-      for (const LossSample& sample : samples) {
-        wide.push_back({widened(sample.output), widened(sample.target)});
-      }
+  Losses losses_of_ranks(const std::vector<IValue>& samples) const {
+    if (any_tensor(output_of(samples.front()), is_reduced)) {
+      std::vector<IValue> wide;
+      for (const IValue& sample : samples) wide.push_back(widened(sample));
       try {
         return losses_together_and_alone(wide);
       } catch (const std::exception&) {
@@ -323,25 +318,24 @@ class LossCheck {
     return losses_together_and_alone(samples);
   }
 
-  Losses losses_together_and_alone(
-      const std::vector<LossSample>& samples) const {
+  Losses losses_together_and_alone(const std::vector<IValue>& samples) const {
     std::vector<IValue> outputs, targets;
     Losses losses;
-    for (const auto& [output, target] : samples) {
-      outputs.push_back(output);
-      targets.push_back(target);
-      losses.parts.push_back(call(output, target, 1));
+    for (const IValue& sample : samples) {
+      outputs.push_back(output_of(sample));
+      targets.push_back(target_of(sample));
+      losses.parts.push_back(call(sample, 1));
     }
-    losses.whole = call(gather(outputs, shards_.device, shards_.dim),
-                        gather(targets, shards_.device, shards_.dim),
+    losses.whole = call(batch_of(gather(outputs, shards_.device, shards_.dim),
+                                 gather(targets, shards_.device, shards_.dim)),
                         static_cast<int64_t>(samples.size()));
     return losses;
   }
 
   bool gives_the_same_again() const {
     const ShardPass& first = shards_.passes.front();
-    const Value again =
-        call(first.output, shards_.first_target, shards_.samples.front());
+    const Value again = call(batch_of(first.output, shards_.first_target),
+                             shards_.samples.front());
     const double loss = first.loss.item<double>();
     return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
   }
@@ -422,29 +416,25 @@ class LossCheck {
 };
 
 /// Returns the types and shapes of the tensors in a sample, as text.
-std::string layout_of(const LossSample& sample) {
+std::string layout_of(const IValue& sample) {
   std::string layout;
-  for (const IValue& value : {sample.output, sample.target}) {
-    for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
-      layout += tensor.defined()
-                    ? c10::str(path, tensor.scalar_type(), tensor.sizes(), ";")
-                    : path + "undefined;";
-    });
+  for (const auto& [tensor, path, is_shared] : tensors_in(sample)) {
+    layout += c10::str(path, tensor.scalar_type(), tensor.sizes(), ";");
   }
   return layout;
 }
 
 }  // namespace
 
-std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
-                                             FirstStep::Findings& findings) {
+std::optional<IValue> check_loss_is_mean(const ComputedShards& shards,
+                                         FirstStep::Findings& findings) {
   const torch::AutoGradMode with_grad(true);
   return LossCheck(shards, findings).run();
 }
 
-std::vector<LossSample> gather_samples(const ProcessGroup& world,
-                                       const std::optional<LossSample>& own,
-                                       FirstStep::Findings& findings) {
+std::vector<IValue> gather_samples(const ProcessGroup& world,
+                                   const std::optional<IValue>& own,
+                                   FirstStep::Findings& findings) {
   const auto layouts = world.all_gather_text(own ? layout_of(*own) : "");
   const auto all_are = [&](const auto& predicate) {
     return std::all_of(layouts.begin(), layouts.end(), predicate);
@@ -458,30 +448,21 @@ std::vector<LossSample> gather_samples(const ProcessGroup& world,
                          "be compared"};
     return {};
   }
-  std::vector<LossSample> samples(layouts.size(), *own);
-  const auto gather_part = [&](IValue LossSample::*part) {
-    std::vector<std::vector<Tensor>> tensors;  // [tensor][rank]
-    for_each_tensor(
-        (*own).*part, [&](const Tensor& tensor, const std::string&) {
-          if (tensor.defined()) {
-            tensors.push_back(world.all_gather(tensor.contiguous()).result());
-          }
-        });
-    for (size_t rank = 0; rank < samples.size(); ++rank) {
-      size_t at = 0;
-      samples[rank].*part =
-          map_tensors((*own).*part, [&](const Tensor& tensor) {
-            return tensor.defined() ? tensors[at++][rank] : tensor;
-          });
-    }
-  };
-  gather_part(&LossSample::output);
-  gather_part(&LossSample::target);
+  std::vector<std::vector<Tensor>> tensors;  // [tensor][rank]
+  for (const TensorAtPath& at : tensors_in(*own)) {
+    tensors.push_back(world.all_gather(at.tensor.contiguous()).result());
+  }
+  std::vector<IValue> samples;
+  for (size_t rank = 0; rank < layouts.size(); ++rank) {
+    size_t at = 0;
+    samples.push_back(
+        map_tensors(*own, [&](const Tensor&) { return tensors[at++][rank]; }));
+  }
   return samples;
 }
 
 void check_loss_over_ranks(const ComputedShards& shards,
-                           const std::vector<LossSample>& samples,
+                           const std::vector<IValue>& samples,
                            FirstStep::Findings& findings) {
   const torch::AutoGradMode with_grad(true);
   LossCheck(shards, findings).compare_ranks(samples);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -26,21 +27,15 @@ struct ComputedShards {
   const c10::IValue& first_target;
   // Output and loss of each shard, and its number of samples.
   const std::vector<ShardPass>& passes;
-  const std::vector<int64_t>& samples;
-};
-
-/// Output and target of one sample.
-struct LossSample {
-  c10::IValue output;
-  c10::IValue target;
+  std::span<const int64_t> samples;
 };
 
 /// Checks that the loss of all shards together is what a step assumes: the mean
 /// of the shards' losses and of the samples' losses, weighted by their samples
 /// or by the weights that they state, or their sum (LossReduction). With more
 /// than 256 samples, at most 256 groups of samples are used instead of single
-/// samples. Returns the first sample if it has to be compared with those of
-/// other ranks.
+/// samples. Returns the first sample, a tuple of its output and its target,
+/// if it has to be compared with those of other ranks.
 ///
 /// Calls the loss function for the whole and for the parts, and at the end once
 /// more for the first shard. A loss that then gives another value can't be
@@ -48,21 +43,21 @@ struct LossSample {
 /// samples are computed in float if the outputs are half or bfloat16 and the
 /// loss function accepts float. Called in the thread of the first shard's
 /// device.
-std::optional<LossSample> check_loss_is_mean(const ComputedShards& shards,
-                                             FirstStep::Findings& findings);
+std::optional<c10::IValue> check_loss_is_mean(const ComputedShards& shards,
+                                              FirstStep::Findings& findings);
 
 /// Returns the samples of all ranks of `world`. Returns nothing if a rank has
 /// no sample, or if their shapes differ, which is then recorded in `findings`.
 /// Collective.
-std::vector<LossSample> gather_samples(const ProcessGroup& world,
-                                       const std::optional<LossSample>& own,
-                                       FirstStep::Findings& findings);
+std::vector<c10::IValue> gather_samples(const ProcessGroup& world,
+                                        const std::optional<c10::IValue>& own,
+                                        FirstStep::Findings& findings);
 
 /// Makes the same check for one sample of each rank: losses that are a mean on
 /// each rank may be means over different numbers of units (tokens of padded
 /// text). Called in the thread of the first shard's device.
 void check_loss_over_ranks(const ComputedShards& shards,
-                           const std::vector<LossSample>& samples,
+                           const std::vector<c10::IValue>& samples,
                            FirstStep::Findings& findings);
 
 }  // namespace lockstep

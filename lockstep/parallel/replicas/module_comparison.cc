@@ -1,8 +1,6 @@
 #include "lockstep/parallel/replicas/module_comparison.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
@@ -25,31 +23,11 @@ class Aside {
  public:
   explicit Aside(const std::vector<Tensor>& parameters) {
     for (const Tensor& parameter : parameters) {
-      Kept& kept = kept_.emplace_back();
-      kept.parameter = parameter;
-      kept.gradient = std::move(parameter.mutable_grad());
-      parameter.mutable_grad().reset();
-      if (!torch::autograd::impl::get_autograd_meta(parameter)) continue;
-      torch::autograd::impl::hooks(parameter).swap(kept.hooks);
-      torch::autograd::impl::post_acc_grad_hooks(parameter).swap(
-          kept.post_hook);
-      kept.accumulator =
-          torch::autograd::impl::try_get_grad_accumulator(parameter);
-      torch::autograd::impl::set_grad_accumulator(parameter,
-                                                  WeakNodePtr(NodePtr()));
+      kept_.emplace_back().parameter = parameter;
     }
+    swap_all();
   }
-  ~Aside() {
-    for (Kept& kept : kept_) {
-      kept.parameter.mutable_grad() = std::move(kept.gradient);
-      if (!torch::autograd::impl::get_autograd_meta(kept.parameter)) continue;
-      torch::autograd::impl::hooks(kept.parameter).swap(kept.hooks);
-      torch::autograd::impl::post_acc_grad_hooks(kept.parameter)
-          .swap(kept.post_hook);
-      torch::autograd::impl::set_grad_accumulator(
-          kept.parameter, WeakNodePtr(kept.accumulator));
-    }
-  }
+  ~Aside() { swap_all(); }
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
 
@@ -61,6 +39,23 @@ class Aside {
     std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_hook;
     NodePtr accumulator;
   };
+
+  void swap_all() {
+    for (Kept& kept : kept_) {
+      const Tensor& parameter = kept.parameter;
+      std::swap(parameter.mutable_grad(), kept.gradient);
+      if (!torch::autograd::impl::get_autograd_meta(parameter)) continue;
+      torch::autograd::impl::hooks(parameter).swap(kept.hooks);
+      torch::autograd::impl::post_acc_grad_hooks(parameter).swap(
+          kept.post_hook);
+      NodePtr accumulator =
+          torch::autograd::impl::try_get_grad_accumulator(parameter);
+      torch::autograd::impl::set_grad_accumulator(
+          parameter, WeakNodePtr(kept.accumulator));
+      kept.accumulator = std::move(accumulator);
+    }
+  }
+
   std::vector<Kept> kept_;
 };
 
@@ -74,15 +69,6 @@ bool is_close(const Tensor& a, const Tensor& b) {
                                                                  : 1e-5;
   const double scale = a.numel() == 0 ? 0 : x.abs().max().item<double>();
   return torch::allclose(x, y, eps, eps * scale, /*equal_nan=*/true);
-}
-
-std::vector<std::pair<std::string, Tensor>> tensors_of(
-    const c10::IValue& value) {
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string& path) {
-    tensors.emplace_back(path, tensor);
-  });
-  return tensors;
 }
 
 /// Returns addresses that change if a forward registers a submodule, parameter
@@ -114,8 +100,8 @@ bool has_nonzero(const ShardPass& pass) {
     return tensor.defined() && tensor.numel() > 0 &&
            tensor.count_nonzero().item<int64_t>() > 0;
   };
-  for (const auto& [path, output] : tensors_of(pass.output)) {
-    if (is_nonzero(output)) return true;
+  for (const TensorAtPath& output : tensors_in(pass.output)) {
+    if (is_nonzero(output.tensor)) return true;
   }
   const auto& gradients = pass.compared_gradients().parameters;
   for (size_t p = 0; p < gradients.size(); ++p) {
@@ -129,8 +115,8 @@ bool has_nonzero(const ShardPass& pass) {
 /// Returns the tensors of `part`, detached from their graphs.
 std::vector<Tensor> inputs_of(const c10::IValue& part) {
   std::vector<Tensor> inputs;
-  for (const auto& [path, tensor] : tensors_of(part)) {
-    inputs.push_back(tensor.detach());
+  for (const TensorAtPath& input : tensors_in(part)) {
+    inputs.push_back(input.tensor.detach());
   }
   return inputs;
 }
@@ -155,8 +141,8 @@ ModuleComparison::Print ModuleComparison::print_of(
               .buffers = {},
               .gradients = pass.gradient_sums,
               .inputs = {}};
-  for (const auto& [path, tensor] : tensors_of(pass.output)) {
-    print.outputs.emplace_back(path, checksum_of(tensor));
+  for (const TensorAtPath& output : tensors_in(pass.output)) {
+    print.outputs.emplace_back(output.path, checksum_of(output.tensor));
   }
   for (const auto& [name, buffer] : buffers) {
     print.buffers.push_back(checksum_of(buffer));

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/log.h"
@@ -27,11 +26,11 @@ std::string name_of(double value) {
 /// Describes the first tensor in `value` that is not finite, under the name
 /// `name`.
 std::string first_in(const std::string& name, const IValue& value) {
-  std::string found;
-  for_each_tensor(value, [&](const Tensor& tensor, const std::string&) {
-    if (found.empty()) found = describe_not_finite(name, tensor);
-  });
-  return found;
+  for (const TensorAtPath& item : tensors_in(value)) {
+    auto found = describe_not_finite(name, item.tensor);
+    if (!found.empty()) return found;
+  }
+  return "";
 }
 
 std::string first_gradient(const ModuleHandle& module) {

@@ -77,13 +77,9 @@ void OuterGradients::multiply(double factor) {
 
 void OuterGradients::backward() && {
   if (empty()) return;
-  torch::autograd::edge_list edges;
-  for (const Tensor& tensor : tensors_) {
-    edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-  }
   torch::autograd::Engine::get_default_engine().execute(
-      edges, gradients_, /*keep_graph=*/false, /*create_graph=*/false,
-      /*accumulate_grad=*/true);
+      torch::autograd::collect_next_edges(tensors_), gradients_,
+      /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
 }  // namespace lockstep

@@ -208,17 +208,10 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
 
   watch.restart();
   span.emplace("gather", TraceCategory::kCompute);
-  bool has_graph = false;
-  std::vector<bool> output_has_graph;
   for (size_t s = 0; s < outputs.size(); ++s) {
-    for_each_tensor(outputs[s], [&](const Tensor& out, const std::string&) {
-      region->outputs[s].push_back(out);
-      output_has_graph.resize(
-          std::max(output_has_graph.size(), region->outputs[s].size()));
-      if (!out.requires_grad()) return;
-      has_graph = true;
-      output_has_graph[region->outputs[s].size() - 1] = true;
-    });
+    for (const TensorAtPath& at : tensors_in(outputs[s])) {
+      region->outputs[s].push_back(at.tensor);
+    }
     torch::NoGradGuard no_grad;
     outputs[s] = detached(outputs[s]);
   }
@@ -228,18 +221,26 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   }();
   group->phases().gather_s = watch.seconds();
   span.reset();
-  if (!needs_graph || !has_graph) return gathered;
+  const std::vector<TensorAtPath> gathered_tensors = tensors_in(gathered);
+  std::vector<bool> has_graph(gathered_tensors.size());
+  for (const auto& of_shard : region->outputs) {
+    for (size_t o = 0; o < of_shard.size(); ++o) {
+      if (of_shard[o].requires_grad()) has_graph[o] = true;
+    }
+  }
+  const bool any_has_graph =
+      std::find(has_graph.begin(), has_graph.end(), true) != has_graph.end();
+  if (!needs_graph || !any_has_graph) return gathered;
 
   auto node = make_node<ParallelBackward>(group, region);
   node->set_next_edges(edges_behind(*group, *region));
-  size_t at = 0;
-  for_each_tensor(gathered, [&](const Tensor& out, const std::string&) {
-    if (output_has_graph[at++]) {
-      torch::autograd::set_history(out, node);
+  for (size_t o = 0; o < has_graph.size(); ++o) {
+    if (has_graph[o]) {
+      torch::autograd::set_history(gathered_tensors[o].tensor, node);
     } else {
-      node->add_input_metadata(out);
+      node->add_input_metadata(gathered_tensors[o].tensor);
     }
-  });
+  }
   return gathered;
 }
 

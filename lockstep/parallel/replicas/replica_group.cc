@@ -123,12 +123,9 @@ void check_world(const DataParallelOptions& options) {
 
 int64_t current_shard() { return shard_of_thread; }
 
-ReplicaGroup::ReplicaGroup(std::function<ModuleHandle()> read_module,
-                           std::function<ModuleHandle()> make_replica,
-                           std::vector<Device> devices,
+ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
                            DataParallelOptions options)
-    : read_module_(std::move(read_module)),
-      make_replica_(std::move(make_replica)),
+    : module_(std::move(module)),
       devices_(std::move(devices)),
       options_(std::move(options)),
       first_step_(options_.verify_first_step(),
@@ -191,7 +188,7 @@ void ReplicaGroup::make_replicas() {
       // its device.
       workers_[k]->start([&] {
         const ShardScope scope(this, -1);
-        replicas_[k].emplace_back(make_replica_(), original_, devices_[k],
+        replicas_[k].emplace_back(module_.replicate(), original_, devices_[k],
                                   parameters, buffers);
       });
       workers_[k]->wait();
@@ -261,7 +258,7 @@ void ReplicaGroup::check_not_nested() const {
 }
 
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
-  for_each_tensor(inputs, [&](const Tensor& tensor, const std::string& path) {
+  for (const auto& [tensor, path, is_shared] : tensors_in(inputs)) {
     const auto place = device_of(tensor);
     const bool is_here =
         place ? std::any_of(devices_.begin(), devices_.end(),
@@ -270,7 +267,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
                                      device.index == place->index;
                             })
               : tensor.is_cpu();  // host memory can be copied to any device
-    if (is_here) return;
+    if (is_here) continue;
     throw InvalidArgument(
         "parallel",
         {.code = ErrorCode::kBadBatch,
@@ -279,7 +276,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
          .got = place ? place->name() : tensor.device().str(),
          .fix = "move the input there first: x.to(model->module()->"
                 "parameters()[0].device())"});
-  });
+  }
 }
 
 void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
@@ -312,21 +309,7 @@ void ReplicaGroup::watch_batch(int64_t samples, int64_t chunks, bool trains) {
 std::vector<IValue> ReplicaGroup::cut(const IValue& inputs,
                                       const std::vector<int64_t>& sizes) const {
   check_inputs(inputs);
-  std::vector<IValue> parts;
-  int64_t begin = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    parts.push_back(map_tensors(
-        inputs,
-        [&](const Tensor& tensor) {
-          return to_device(tensor.narrow(options_.dim(), begin, sizes[i]),
-                           shard_devices_[i]);
-        },
-        [&](const Tensor& tensor) {
-          return to_device(tensor, shard_devices_[i]);
-        }));
-    begin += sizes[i];
-  }
-  return parts;
+  return detail::cut(inputs, sizes, shard_devices_, options_.dim());
 }
 
 std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
@@ -344,7 +327,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
 // The module may change after it was wrapped.
 
 void ReplicaGroup::read_original() {
-  original_ = read_module_();
+  original_ = module_.read();
   identity_ = original_.identity();
   detail::check_on_device(original_, devices_[0]);
   parameters_.clear();

@@ -9,9 +9,9 @@
 #include <torch/types.h>
 
 #include "lockstep/base/chunk.h"
-#include "lockstep/base/trace.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
@@ -25,11 +25,9 @@ namespace lockstep {
 /// group's functions act only on this rank. Not thread-safe.
 class ReplicaGroup {
  public:
-  /// `read_module` reads the original, and `make_replica` makes a module like
-  /// it. Both are called again when the original was rebuilt.
-  ReplicaGroup(std::function<ModuleHandle()> read_module,
-               std::function<ModuleHandle()> make_replica,
-               std::vector<Device> devices, DataParallelOptions options);
+  /// The functions of `module` are called again when the original was rebuilt.
+  ReplicaGroup(ModuleSource module, std::vector<Device> devices,
+               DataParallelOptions options);
 
   const DataParallelOptions& options() const { return options_; }
   const std::vector<Device>& devices() const { return devices_; }
@@ -127,7 +125,6 @@ class ReplicaGroup {
 
   /// Checks of the first step.
   FirstStep& first_step() { return first_step_; }
-  const FirstStep& first_step() const { return first_step_; }
   /// Checks that a rank makes without the other ranks, in calls that are not
   /// collective: in evaluations and under no_sync().
   FirstStep& own_first_step() { return own_first_step_; }
@@ -156,8 +153,7 @@ class ReplicaGroup {
   /// Runs `task` for each worker in the calling thread (Worker::run_here).
   void run_here(const std::function<void(size_t worker)>& task);
 
-  std::function<ModuleHandle()> read_module_;
-  std::function<ModuleHandle()> make_replica_;
+  ModuleSource module_;
   ModuleHandle original_;
   std::vector<const void*> identity_;  // of original_, when it was read
   int64_t build_ = 0;                  // number of rebuild() calls

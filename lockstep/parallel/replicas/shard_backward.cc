@@ -15,20 +15,13 @@ namespace lockstep {
 
 using torch::Tensor;
 using torch::autograd::AccumulateGrad;
+using torch::autograd::collect_next_edges;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 namespace {
-
-edge_list edges_of(const std::vector<Tensor>& tensors) {
-  edge_list edges;
-  for (const Tensor& tensor : tensors) {
-    edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-  }
-  return edges;
-}
 
 /// Returns the leaves that belong neither to the replica nor to the shard's
 /// inputs.
@@ -69,7 +62,7 @@ variable_list run_engine(const edge_list& roots, const variable_list& gradients,
                          bool keep_graph, const std::vector<Tensor>& captured) {
   return torch::autograd::Engine::get_default_engine().execute(
       roots, gradients, keep_graph, /*create_graph=*/false,
-      /*accumulate_grad=*/captured.empty(), edges_of(captured));
+      /*accumulate_grad=*/captured.empty(), collect_next_edges(captured));
 }
 
 using OnGradient = std::function<void(size_t, const Tensor&)>;
@@ -212,7 +205,7 @@ std::vector<Tensor> leaves_below(const std::vector<Tensor>& roots) {
     }
   };
   // If a root is a leaf itself, only this edge keeps its node alive.
-  const edge_list first = edges_of(roots);
+  const edge_list first = collect_next_edges(roots);
   push(first);
   while (!stack.empty()) {
     Node* node = stack.back();
@@ -256,7 +249,7 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
     return result;
   }
   const std::vector<Tensor> found = leaves_below(used_roots);
-  const edge_list edges = edges_of(used_roots);
+  const edge_list edges = collect_next_edges(used_roots);
   used_roots.clear();
   const std::vector<Tensor> others = others_among(found, leaves);
   try {
@@ -284,16 +277,16 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
 ShardGradients trial_backward(const c10::IValue& output,
                               const ShardLeaves& leaves) {
   std::vector<Tensor> roots, gradients;
-  for_each_tensor(output, [&](const Tensor& out, const std::string&) {
+  for (const auto& [out, path, is_shared] : tensors_in(output)) {
     // Without grad mode, an output that is itself a parameter has no graph.
-    if (!out.requires_grad() || !torch::GradMode::is_enabled()) return;
+    if (!out.requires_grad() || !torch::GradMode::is_enabled()) continue;
     roots.push_back(out);
     // The values differ, because with equal ones the gradients below a softmax
     // would cancel out.
     gradients.push_back(
         torch::linspace(-1, 1, out.numel(), out.options().requires_grad(false))
             .reshape(out.sizes()));
-  });
+  }
   // The backward computes in the types that the forward used.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);

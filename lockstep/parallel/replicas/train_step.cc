@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
@@ -18,11 +17,8 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
-#include "lockstep/parallel/replicas/differentiable_inputs.h"
 #include "lockstep/parallel/replicas/loss_check.h"
-#include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/not_finite.h"
-#include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
 namespace lockstep {
@@ -38,6 +34,20 @@ IValue copy_of(const IValue& value) {
                      [](const Tensor& tensor) { return tensor.clone(); });
 }
 
+IValue tuple_of(std::vector<IValue> inputs, const IValue& target) {
+  inputs.push_back(target);
+  return c10::ivalue::Tuple::create(std::move(inputs));
+}
+
+/// Returns the inputs and the target in the result of tuple_of(), or in a part
+/// of it.
+std::pair<std::vector<IValue>, IValue> inputs_and_target(const IValue& tuple) {
+  std::vector<IValue> inputs = tuple.toTupleRef().elements().vec();
+  IValue target = std::move(inputs.back());
+  inputs.pop_back();
+  return {std::move(inputs), std::move(target)};
+}
+
 void multiply(std::vector<Tensor>& gradients, double factor) {
   if (factor == 1) return;
   const torch::NoGradGuard no_grad;
@@ -48,16 +58,6 @@ void multiply(std::vector<Tensor>& gradients, double factor) {
 
 }  // namespace
 
-TrainStep::Passes::Passes(const Shards& shards, size_t workers)
-    : totals{.samples = shards.batch,
-             .shards = std::vector<ShardLossTotal>(shards.samples.size())},
-      partials(workers),
-      leaves(shards.parts.size()),
-      input_gradients(shards.parts.size()),
-      others(shards.parts.size()),
-      is_repaired(shards.parts.size()),
-      states_weight(shards.parts.size()) {}
-
 StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           const IValue& target, const ShardLoss& loss,
                           optim::Optimizer* optimizer) {
@@ -66,9 +66,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   std::optional<TraceSpan> scatter_span(std::in_place, "scatter",
                                         TraceCategory::kCompute);
   // The inputs and the target, either of which may require grad.
-  std::vector<IValue> everything = inputs;
-  everything.push_back(target);
-  const IValue all = c10::ivalue::Tuple::create(everything);
+  const IValue all = tuple_of(inputs, target);
   const DifferentiableInputs differentiable(all);
   if (exchange_) differentiable.check_none_is_shared();
   const Shards shards = cut(all, /*trains=*/true);
@@ -103,8 +101,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
 
   watch.restart();
   const bool has_weights =
-      std::any_of(passes.states_weight.begin(), passes.states_weight.end(),
-                  [](char states) { return states != 0; });
+      std::any_of(passes.parts.begin(), passes.parts.end(),
+                  [](const ShardPass& pass) { return pass.states_weight; });
   if (has_weights && (is_local() || local_gradients_)) {
     check_has_total_weight(options_);
   }
@@ -121,8 +119,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                     .samples = shards.batch,
                     .weight = batch.weight,
                     .is_empty = batch.is_empty};
-  for (size_t part = 0; part < passes.is_repaired.size(); ++part) {
-    if (!passes.is_repaired[part]) continue;
+  for (size_t part = 0; part < passes.parts.size(); ++part) {
+    if (!passes.parts[part].is_repaired) continue;
     result.repaired_shards.push_back(group_.own_shards().first +
                                      static_cast<int64_t>(part));
   }
@@ -169,42 +167,38 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
 TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
   const Shards& shards = step.shards;
   const int64_t first_shard = group_.own_shards().first;
-  Passes passes(shards, group_.workers().size());
+  Passes passes{
+      .totals = {.samples = shards.batch,
+                 .shards = std::vector<ShardLossTotal>(shards.samples.size())},
+      .partials = std::vector<std::vector<PartialSum>>(group_.workers().size()),
+      .parts = std::vector<ShardPass>(shards.parts.size())};
   const Checks checks = checks_of(step.loss);
   std::optional<KeptTensors> buffers;
   if (checks.any()) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
-  std::vector<ShardPass> computed(checks.loss ? shards.parts.size() : 0);
 
   const auto compute = [&](size_t worker, size_t part, Replica& replica,
                            const IValue& values, OverlappedSum* sum,
-                           Runs runs = Runs::kReplica) {
-    const int64_t shard = first_shard + static_cast<int64_t>(part);
+                           std::optional<ModuleComparison::Extent> of_module =
+                               std::nullopt) {
     const bool is_compared =
-        runs != Runs::kReplica || (comparison && part == comparison->part());
-    return compute_shard({.worker = worker,
-                          .shard = shard,
+        of_module || (comparison && part == comparison->part());
+    return compute_shard({.step = step,
+                          .worker = worker,
+                          .shard = first_shard + static_cast<int64_t>(part),
                           .replica = replica,
                           .part = values,
-                          .differentiable = step.differentiable,
-                          .loss = step.loss,
-                          .samples = shards.samples[static_cast<size_t>(shard)],
-                          .batch = shards.batch,
-                          .loss_scale = step.loss_scale,
                           .sum = sum,
                           .earlier = passes.partials[worker],
                           .keeps_output = is_compared || checks.loss,
                           .is_compared = is_compared,
-                          .runs = runs});
+                          .of_module = of_module});
   };
   if (checks.module) {
     comparison = run_module(
         group_, *buffers, shards.parts, shards.count(), group_.step_stream(),
         [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
-          return compute(0, part, module, shards.parts[part], nullptr,
-                         extent == ModuleComparison::Extent::kForward
-                             ? Runs::kModuleForward
-                             : Runs::kModule);
+          return compute(0, part, module, shards.parts[part], nullptr, extent);
         });
   }
   group_.for_each_shard(
@@ -213,29 +207,26 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
         const auto part = static_cast<size_t>(shard - first_shard);
         OverlappedSum* const sum =
             shard + 1 == group_.own_shards().last ? step.overlapped : nullptr;
-        ShardPass pass;
+        ShardPass& pass = passes.parts[part];
         if (options_.verify_gradients()) {
-          VerifiedPass verified = verified_pass(replica, [&] {
+          pass = verified_pass(replica, [&] {
             return compute(worker, part, replica, copy_of(shards.parts[part]),
                            nullptr);
           });
-          passes.is_repaired[part] = verified.is_repaired;
-          pass = std::move(verified.pass);
         } else {
           pass = compute(worker, part, replica, shards.parts[part], sum);
         }
-        if (comparison && part == comparison->part())
+        if (comparison && part == comparison->part()) {
           comparison->compare(pass, replica);
-        if (checks.loss) {
-          computed[part] = {.output = std::exchange(pass.output, IValue()),
-                            .loss = pass.loss,
-                            .weight = pass.weight,
-                            .states_weight = pass.states_weight};
         }
         passes.totals.shards[static_cast<size_t>(shard)] = {
             .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
             .weight = pass.weight};
-        passes.states_weight[part] = pass.states_weight;
+        pass.trial_gradients.reset();
+        if (!checks.loss) {
+          pass.output = IValue();
+          pass.loss = Tensor();
+        }
         const Stopwatch summing;
         std::vector<PartialSum>& partials = passes.partials[worker];
         if (sum) {
@@ -249,9 +240,6 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
               {shard, shard + 1, std::move(pass.gradients.parameters)},
               shards.count());
         }
-        passes.leaves[part] = std::move(pass.input_leaves);
-        passes.input_gradients[part] = std::move(pass.gradients.inputs);
-        passes.others[part] = std::move(pass.gradients.others);
         group_.phases_of(worker).backward_s += summing.seconds();
       });
   if (step.overlapped) {
@@ -261,24 +249,31 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
     passes.overlapped_wait_s = wait.seconds();
   }
   if (checks.any()) {
-    make_checks(checks, step.loss, step.target, shards, computed,
-                comparison.get(), *buffers);
+    make_checks(checks, step, passes.parts, comparison.get(), *buffers);
+    for (ShardPass& pass : passes.parts) pass.output = IValue();
   }
   return passes;
 }
 
 OuterGradients TrainStep::outer_gradients(
     const DifferentiableInputs& differentiable, Passes& passes) const {
-  const std::vector<Tensor> gradients = differentiable.gather(
-      passes.input_gradients, passes.leaves, group_.dim());
+  std::vector<std::vector<Tensor>> leaves, input_gradients;
+  std::vector<std::vector<OtherLeaf>> others;
+  for (ShardPass& pass : passes.parts) {
+    leaves.push_back(std::move(pass.input_leaves));
+    input_gradients.push_back(std::move(pass.gradients.inputs));
+    others.push_back(std::move(pass.gradients.others));
+  }
+  const std::vector<Tensor> gradients =
+      differentiable.gather(input_gradients, leaves, group_.dim());
   OuterGradients outer;
   for (size_t i = 0; i < gradients.size(); ++i) {
     outer.add(differentiable.tensors()[i], gradients[i]);
   }
   if (exchange_) {
-    refuse_foreign_leaves(std::move(passes.others));
+    refuse_foreign_leaves(std::move(others));
   } else {
-    outer.add_sums(std::move(passes.others));
+    outer.add_sums(std::move(others));
   }
   return outer;
 }
@@ -311,30 +306,31 @@ void TrainStep::update(Reduction& reduction, OuterGradients outer,
 }
 
 ShardPass TrainStep::compute_shard(const ShardWork& work) const {
+  const StepInput& step = work.step;
+  const bool is_module = work.of_module.has_value();
   ShardPass pass;
   const torch::AutoGradMode with_grad(true);
   work.replica.drop_gradients();
   const IValue chunk =
-      work.differentiable.cut_from_graph(work.part, pass.input_leaves);
-  std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
-  const IValue target = std::move(arguments.back());
-  arguments.pop_back();
-  if (!work.is_module()) enter(StepPhase::kForward);
-  IValue output = work.is_module()
-                      ? work.replica.forward(arguments)
-                      : group_.forward_shard(work.worker, work.shard,
-                                             work.replica, arguments);
-  if (work.runs == Runs::kModuleForward) {
+      step.differentiable.cut_from_graph(work.part, pass.input_leaves);
+  const auto [arguments, target] = inputs_and_target(chunk);
+  if (!is_module) enter(StepPhase::kForward);
+  IValue output = is_module ? work.replica.forward(arguments)
+                            : group_.forward_shard(work.worker, work.shard,
+                                                   work.replica, arguments);
+  if (work.of_module == ModuleComparison::Extent::kForward) {
     pass.output = detached(output);
     return pass;
   }
   Stopwatch phase;
   std::optional<TraceSpan> span(std::in_place, "loss", TraceCategory::kCompute,
                                 work.shard);
-  const WeightedLoss loss = work.loss(output, target);
-  pass.weight = checked_weight(loss, work.samples);
+  const WeightedLoss loss = step.loss(output, target);
+  pass.weight = checked_weight(
+      loss, step.shards.samples[static_cast<size_t>(work.shard)]);
   pass.states_weight = loss.weight.defined();
-  pass.seed = loss_seed(pass.weight, work.batch, options_.loss_reduction());
+  pass.seed =
+      loss_seed(pass.weight, step.shards.batch, options_.loss_reduction());
   pass.loss = loss.loss;
   if (work.keeps_output) pass.output = detached(output);
   ShardLeaves leaves{work.replica, group_.unique(), group_.parameters(),
@@ -343,12 +339,12 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
     pass.trial_gradients = trial_backward(output, leaves);
   }
   output = IValue();  // only the graph still holds it
-  work.differentiable.pass_on_writes(work.part, chunk, group_.shards());
+  step.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward used.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   span.emplace("backward", TraceCategory::kCompute, work.shard);
-  if (!work.is_module()) {
+  if (!is_module) {
     enter(StepPhase::kBackward);
     group_.phases_of(work.worker).forward_s += phase.restart();
   }
@@ -360,8 +356,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       if (work.is_compared) pass.gradient_sums[p] = checksum_of(leaf.grad());
       work.sum->add(p, leaf);
     };
-  } else if (work.is_module() &&
-             group_.options().zero() == ZeroStage::kGradients) {
+  } else if (is_module && group_.options().zero() == ZeroStage::kGradients) {
     // This rank must not hold all gradients at once.
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       pass.gradient_sums[p] = checksum_of(leaf.grad());
@@ -372,7 +367,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   // loss may be NaN, and 0 times NaN would be NaN.
   const Tensor seed =
       pass.seed == 0 ? Tensor()
-                     : torch::full_like(pass.loss, pass.seed * work.loss_scale);
+                     : torch::full_like(pass.loss, pass.seed * step.loss_scale);
   pass.gradients =
       shard_backward({pass.loss}, {seed}, /*keep_graph=*/false, leaves);
   for (size_t p = 0; p < pass.gradient_sums.size(); ++p) {
@@ -380,7 +375,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
     if (gradient.defined()) pass.gradient_sums[p] = checksum_of(gradient);
   }
   pass.loss = pass.loss.detach();
-  if (!work.is_module()) {
+  if (!is_module) {
     group_.phases_of(work.worker).backward_s += phase.seconds();
   }
   return pass;
@@ -394,35 +389,31 @@ TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
           .loss = group_.shards() > 1 && first.compares_loss(loss)};
 }
 
-void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
-                           const Shards& shards,
-                           const std::vector<ShardPass>& computed,
+void TrainStep::check_loss(const StepInput& step,
+                           const std::vector<ShardPass>& parts,
                            FirstStep::Findings& findings) const {
+  const Shards& shards = step.shards;
   const ShardRange own = group_.own_shards();
-  IValue first_target;
-  if (!shards.parts.empty()) {
-    first_target =
-        detached(shards.parts.front().toTupleRef().elements().back());
-  }
-  std::vector<int64_t> samples;
-  for (size_t part = 0; part < shards.parts.size(); ++part) {
-    samples.push_back(shards.samples[static_cast<size_t>(own.first) + part]);
-  }
   const auto in_first_shard = [&](const auto& check) {
     group_.on_shard(
         own.first, shards.count(), group_.step_stream(), [&](Replica& replica) {
           const TraceSpan span("check loss", TraceCategory::kCompute);
-          check(ComputedShards{.loss = loss,
+          const IValue first_target =
+              detached(inputs_and_target(shards.parts.front()).second);
+          const auto samples =
+              std::span(shards.samples)
+                  .subspan(static_cast<size_t>(own.first), parts.size());
+          check(ComputedShards{.loss = step.loss,
                                .reduction = options_.loss_reduction(),
                                .dim = group_.dim(),
                                .device = replica.device(),
-                               .target = target,
+                               .target = step.target,
                                .first_target = first_target,
-                               .passes = computed,
+                               .passes = parts,
                                .samples = samples});
         });
   };
-  std::optional<LossSample> sample;
+  std::optional<IValue> sample;
   if (!findings.problem) {
     in_first_shard([&](const ComputedShards& own_shards) {
       sample = check_loss_is_mean(own_shards, findings);
@@ -438,32 +429,29 @@ void TrainStep::check_loss(const ShardLoss& loss, const IValue& target,
   });
 }
 
-void TrainStep::make_checks(const Checks& checks, const ShardLoss& loss,
-                            const IValue& target, const Shards& shards,
-                            const std::vector<ShardPass>& computed,
+void TrainStep::make_checks(const Checks& checks, const StepInput& step,
+                            const std::vector<ShardPass>& parts,
                             ModuleComparison* comparison,
                             const KeptTensors& buffers) {
   FirstStep::Findings findings;
   if (checks.module) {
-    findings = settle(group_, checking_ranks(), comparison, shards.count(),
+    findings = settle(group_, checking_ranks(), comparison, step.shards.count(),
                       group_.step_stream());
   }
-  if (checks.loss) check_loss(loss, target, shards, computed, findings);
+  if (checks.loss) check_loss(step, parts, findings);
   agree_or_refuse(checking_ranks(), findings, buffers);
   FirstStep& first = first_step();
   if (checks.module) {
     first.note_module(findings.module, group_.build(), /*has_gradients=*/true);
   }
-  if (checks.loss) first.note_loss(findings.loss, loss);
+  if (checks.loss) first.note_loss(findings.loss, step.loss);
 }
 
 std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
                                          const IValue& target,
                                          const ShardVisit& visit) {
   const torch::NoGradGuard no_grad;
-  std::vector<IValue> everything = inputs;
-  everything.push_back(target);
-  const IValue all = c10::ivalue::Tuple::create(everything);
+  const IValue all = tuple_of(inputs, target);
   const DifferentiableInputs whole(all, /*needs_graph=*/false);
   const Shards shards = cut(all, /*trains=*/false);
   group_.begin(shards.count());
@@ -475,9 +463,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
                 .parts[static_cast<size_t>(shard - group_.own_shards().first)];
         std::vector<Tensor> no_leaves;
         const IValue chunk = whole.cut_from_graph(part, no_leaves);
-        std::vector<IValue> arguments = chunk.toTupleRef().elements().vec();
-        const IValue shard_target = std::move(arguments.back());
-        arguments.pop_back();
+        const auto [arguments, shard_target] = inputs_and_target(chunk);
         visit(group_.forward_shard(worker, shard, replica, arguments),
               shard_target);
         whole.pass_on_writes(part, chunk, group_.shards());
@@ -573,13 +559,9 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
     const AllReduceSpan span(group_.rank(), "all-reduce");
     return exchange_->reduce(std::move(partials), chunks, totals);
   }
-  if (group_.options().process_group().size() > 1 && partials.size() > 1) {
-    // Only this rank's sums are added, which may belong to several nodes of the
-    // tree.
-    PartialSum sum = sum_partials(std::move(partials));
-    partials.clear();
-    partials.push_back(std::move(sum));
-  }
+  // Only this rank's sums are added, which may belong to several nodes of the
+  // tree.
+  if (is_local()) merge_partials(partials);
   return Reduction(std::move(partials), chunks, group_.parameters());
 }
 

@@ -79,7 +79,7 @@ class TrainStep {
   /// Cuts the batch into shards. `all` is the tuple of the inputs and the
   /// target. `trains` is true in run().
   Shards cut(const c10::IValue& all, bool trains) const;
-  /// Input of compute_shards(), the same for all shards of a step.
+  /// Input of a step, the same for all of its shards.
   struct StepInput {
     const Shards& shards;
     const DifferentiableInputs& differentiable;
@@ -88,48 +88,31 @@ class TrainStep {
     double loss_scale;          ///< multiplies the loss before its backward
     OverlappedSum* overlapped;  ///< null: gradients are summed afterwards
   };
-  /// Results of the passes of this rank's shards. Each thread writes only to
-  /// the elements of its own shards, so no vector is a std::vector<bool>.
+  /// Results of the passes of this rank's shards.
   struct Passes {
-    Passes(const Shards& shards, size_t workers);
     StepTotals totals;                              ///< losses and weights
     std::vector<std::vector<PartialSum>> partials;  ///< by worker
-    // By part: the leaves that stand for the inputs, and their gradients.
-    std::vector<std::vector<torch::Tensor>> leaves;
-    std::vector<std::vector<torch::Tensor>> input_gradients;
-    /// By part: the other leaves that the loss depends on.
-    std::vector<std::vector<OtherLeaf>> others;
-    std::vector<char> is_repaired;    ///< by part
-    std::vector<char> states_weight;  ///< by part: the loss has a weight
+    /// By part, without the gradients of the parameters.
+    std::vector<ShardPass> parts;
     double overlapped_wait_s = 0;
-  };
-  /// The module that computes a shard.
-  enum class Runs {
-    kReplica,
-    // For ModuleComparison: it does not call the options' callbacks, and does
-    // not count towards the step's time.
-    kModule,
-    kModuleForward,  // without the loss and the backward
   };
   /// Input of compute_shard().
   struct ShardWork {
+    const StepInput& step;
     size_t worker;
     int64_t shard;
     Replica& replica;
     const c10::IValue& part;  // the shard's tuple of inputs and target
-    const DifferentiableInputs& differentiable;
-    const ShardLoss& loss;
-    int64_t samples;    // of the shard
-    int64_t batch;      // samples of the batch
-    double loss_scale;  // multiplies the loss before its backward
     // Sums the gradients during the backward, together with those of `earlier`
     // shards. Null: they are summed after the backward.
     OverlappedSum* sum;
     const std::vector<PartialSum>& earlier;
     bool keeps_output = false;  // the pass keeps the output
     bool is_compared = false;   // the pass has the gradients' checksums
-    Runs runs = Runs::kReplica;
-    bool is_module() const { return runs != Runs::kReplica; }
+    // For ModuleComparison, where `replica` is the module itself: what it
+    // computes. It does not call the options' callbacks, and does not count
+    // towards the step's time.
+    std::optional<ModuleComparison::Extent> of_module{};
   };
   /// Checks that run() makes in this step. See FirstStep.
   struct Checks {
@@ -140,14 +123,12 @@ class TrainStep {
   Checks checks_of(const ShardLoss& loss) const;
   /// Checks the losses of this rank's shards and of all ranks, in the thread of
   /// the first shard. Collective.
-  void check_loss(const ShardLoss& loss, const c10::IValue& target,
-                  const Shards& shards, const std::vector<ShardPass>& computed,
+  void check_loss(const StepInput& step, const std::vector<ShardPass>& parts,
                   FirstStep::Findings& findings) const;
   /// Makes the checks, on which checking_ranks() agree. If one fails, restores
   /// the module's `buffers` and throws ParallelError.
-  void make_checks(const Checks& checks, const ShardLoss& loss,
-                   const c10::IValue& target, const Shards& shards,
-                   const std::vector<ShardPass>& computed,
+  void make_checks(const Checks& checks, const StepInput& step,
+                   const std::vector<ShardPass>& parts,
                    ModuleComparison* comparison, const KeptTensors& buffers);
   /// Computes all shards of this rank, each in its device's thread, waits until
   /// the overlapped sums are made, and makes the checks of the first step.

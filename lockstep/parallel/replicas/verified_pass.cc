@@ -1,7 +1,5 @@
 #include "lockstep/parallel/replicas/verified_pass.h"
 
-#include <string>
-
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
@@ -35,8 +33,8 @@ std::string digest_of(const ShardPass& pass, const Replica& replica) {
 
 }  // namespace
 
-VerifiedPass verified_pass(Replica& replica,
-                           const std::function<ShardPass()>& compute) {
+ShardPass verified_pass(Replica& replica,
+                        const std::function<ShardPass()>& compute) {
   const KeptTensors before = kept_buffers(replica.module());
   const RandomState start = RandomState::of_thread();
   const auto once_more = [&] {
@@ -45,14 +43,15 @@ VerifiedPass verified_pass(Replica& replica,
     return compute();
   };
   const std::string first = digest_of(once_more(), replica);
-  VerifiedPass verified{.pass = once_more()};
-  const std::string second = digest_of(verified.pass, replica);
-  if (second == first) return verified;
+  ShardPass pass = once_more();
+  const std::string second = digest_of(pass, replica);
+  if (second == first) return pass;
 
-  verified = {};  // frees its gradients before the next pass computes others
-  verified = {.pass = once_more(), .is_repaired = true};
-  const std::string third = digest_of(verified.pass, replica);
-  if (third == first || third == second) return verified;
+  pass = {};  // frees its gradients before the next pass computes others
+  pass = once_more();
+  pass.is_repaired = true;
+  const std::string third = digest_of(pass, replica);
+  if (third == first || third == second) return pass;
   throw TrainError(
       {.code = ErrorCode::kNotRepeatable,
        .what = "three computations of a shard's gradients, from the same "

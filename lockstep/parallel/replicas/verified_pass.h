@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -38,25 +36,21 @@ struct ShardPass {
   }
   /// Leaves that stand for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
-};
-
-struct VerifiedPass {
-  /// Result that two computations agree on.
-  ShardPass pass;
-  /// Whether a third computation was needed, because one of the first two was
-  /// wrong.
+  /// Whether verified_pass() made a third computation, because one of the first
+  /// two was wrong.
   bool is_repaired = false;
 };
 
-/// Computes a shard's loss, gradients and buffers twice from the same weights,
-/// buffers and random numbers, and once more if the bits differ. This detects a
-/// processor that sometimes computes wrong results, and memory that changes.
-/// Holds the gradients of at most one computation at a time.
+/// Returns the result on which two computations of a shard's loss, gradients
+/// and buffers agree. Computes them twice from the same weights, buffers and
+/// random numbers, and once more if the bits differ. This detects a processor
+/// that sometimes computes wrong results, and memory that changes. Holds the
+/// gradients of at most one computation at a time.
 ///
 /// Must be called in the thread of the replica's device. Throws TrainError if
 /// no two of three computations agree, for example with a module that counts
 /// its calls or a kernel that adds in any order.
-VerifiedPass verified_pass(Replica& replica,
-                           const std::function<ShardPass()>& compute);
+ShardPass verified_pass(Replica& replica,
+                        const std::function<ShardPass()>& compute);
 
 }  // namespace lockstep

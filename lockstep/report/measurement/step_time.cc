@@ -17,7 +17,7 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/language/language_model.h"
-#include "lockstep/optim/state.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/report/comparison/phases.h"

@@ -92,16 +92,12 @@ CommHook hook_of(const CommunicationOptions& options,
 
 // Returns the shape of the first tensor, as Python prints a list.
 std::string shape_of(const std::vector<c10::IValue>& inputs) {
-  std::string shape;
   for (const c10::IValue& input : inputs) {
-    for_each_tensor(
-        input, [&](const torch::Tensor& tensor, const std::string&) {
-          if (shape.empty()) {
-            shape = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
-          }
-        });
+    const auto tensors = tensors_in(input);
+    if (tensors.empty()) continue;
+    return fmt::format("[{}]", fmt::join(tensors.front().tensor.sizes(), ", "));
   }
-  return shape;
+  return "";
 }
 
 // Prints "Inside model on device cpu:1, shape [32, 3, 32, 32]" for each shard

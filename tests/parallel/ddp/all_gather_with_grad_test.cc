@@ -82,47 +82,35 @@ TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
 }
 
 TEST_P(AllGatherWithGrad, ConcatenatesInTheOrderOfTheRanksAndSumsGradients) {
-  EXPECT_EQ(
-      on_ranks(3,
-               [](const ProcessGroup& world) {
-                 const int rank = world.rank();
-                 // With gaps, as a transposed tensor has.
-                 const Tensor own = torch::full({2, 4}, 10. + rank)
-                                        .t()
-                                        .contiguous()
-                                        .t()
-                                        .requires_grad_();
-                 const Tensor all = all_gather_with_grad(world, own);
-                 TORCH_CHECK(
-                     torch::equal(all, torch::cat({torch::full({2, 4}, 10.),
-                                                   torch::full({2, 4}, 11.),
-                                                   torch::full({2, 4}, 12.)})));
-                 // The gradient is an expanded number.
-                 (all * (rank + 1)).sum().backward();
-                 TORCH_CHECK(torch::equal(own.grad(), torch::full({2, 4}, 6.)),
-                             own.grad());
-               }),
-      "");
+  run_on_ranks(3, [](const ProcessGroup& world) {
+    const int rank = world.rank();
+    // With gaps, as a transposed tensor has.
+    const Tensor own =
+        torch::full({2, 4}, 10. + rank).t().contiguous().t().requires_grad_();
+    const Tensor all = all_gather_with_grad(world, own);
+    TORCH_CHECK(torch::equal(
+        all, torch::cat({torch::full({2, 4}, 10.), torch::full({2, 4}, 11.),
+                         torch::full({2, 4}, 12.)})));
+    // The gradient is an expanded number.
+    (all * (rank + 1)).sum().backward();
+    TORCH_CHECK(torch::equal(own.grad(), torch::full({2, 4}, 6.)), own.grad());
+  });
 }
 
 TEST_P(AllGatherWithGrad, TakesTensorsWithoutGradAndWithoutSamples) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](const ProcessGroup& world) {
-                 const Tensor labels = torch::tensor({world.rank()});
-                 const Tensor all = all_gather_with_grad(world, labels);
-                 TORCH_CHECK(!all.requires_grad());
-                 TORCH_CHECK(torch::equal(
-                     all, torch::tensor({0, 1}, labels.options())));
-                 const Tensor none = torch::empty({0, 3}).requires_grad_();
-                 const Tensor nothing = all_gather_with_grad(world, none);
-                 TORCH_CHECK(nothing.sizes() == torch::IntArrayRef({0, 3}));
-                 nothing.sum().backward();
-                 const torch::NoGradGuard no_grad;
-                 const Tensor row = torch::ones({1, 1}).requires_grad_();
-                 TORCH_CHECK(all_gather_with_grad(world, row).size(0) == 2);
-               }),
-      "");
+  run_on_ranks(2, [](const ProcessGroup& world) {
+    const Tensor labels = torch::tensor({world.rank()});
+    const Tensor all = all_gather_with_grad(world, labels);
+    TORCH_CHECK(!all.requires_grad());
+    TORCH_CHECK(torch::equal(all, torch::tensor({0, 1}, labels.options())));
+    const Tensor none = torch::empty({0, 3}).requires_grad_();
+    const Tensor nothing = all_gather_with_grad(world, none);
+    TORCH_CHECK(nothing.sizes() == torch::IntArrayRef({0, 3}));
+    nothing.sum().backward();
+    const torch::NoGradGuard no_grad;
+    const Tensor row = torch::ones({1, 1}).requires_grad_();
+    TORCH_CHECK(all_gather_with_grad(world, row).size(0) == 2);
+  });
 }
 
 TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
@@ -144,24 +132,21 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
   };
   for (const Case& one : cases) {
     std::atomic<int> refusals = 0;
-    EXPECT_EQ(on_ranks(3,
-                       [&](const ProcessGroup& world) {
-                         try {
-                           all_gather_with_grad(world, world.rank() == 0
-                                                           ? one.on_rank_0
-                                                           : one.on_others);
-                         } catch (const ParallelError& error) {
-                           const std::string text = error.what();
-                           TORCH_CHECK(error.code() == ErrorCode::kCallsDiffer);
-                           TORCH_CHECK(contains(text, one.expected), text);
-                           TORCH_CHECK(contains(text, one.got), text);
-                           TORCH_CHECK(contains(text, "ranks 0 and 1"), text);
-                           ++refusals;
-                         }
-                         // The ranks can go on.
-                         all_gather_with_grad(world, torch::ones({1}));
-                       }),
-              "");
+    run_on_ranks(3, [&](const ProcessGroup& world) {
+      try {
+        all_gather_with_grad(world,
+                             world.rank() == 0 ? one.on_rank_0 : one.on_others);
+      } catch (const ParallelError& error) {
+        const std::string text = error.what();
+        TORCH_CHECK(error.code() == ErrorCode::kCallsDiffer);
+        TORCH_CHECK(contains(text, one.expected), text);
+        TORCH_CHECK(contains(text, one.got), text);
+        TORCH_CHECK(contains(text, "ranks 0 and 1"), text);
+        ++refusals;
+      }
+      // The ranks can go on.
+      all_gather_with_grad(world, torch::ones({1}));
+    });
     EXPECT_EQ(refusals, 3) << one.got;
   }
 }

@@ -89,201 +89,163 @@ TEST_P(Ddp, GivesTheBitsOfDataParallelWithAsManyShards) {
 
 TEST_P(Ddp, GivesTheSameBitsHoweverGradientsAreBucketed) {
   const auto expected = trained_by_data_parallel(2);
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 check_same(trained(world, Options().bucket_cap_mb(0.00001)),
-                            expected);
-                 check_same(
-                     trained(world, Options().gradient_as_bucket_view(false)),
-                     expected);
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    check_same(trained(world, Options().bucket_cap_mb(0.00001)), expected);
+    check_same(trained(world, Options().gradient_as_bucket_view(false)),
+               expected);
+  });
 }
 
 TEST_P(Ddp, AveragesOverThreeRanksWithinRounding) {
   const auto expected = trained_by_data_parallel(3);
-  EXPECT_EQ(on_ranks(3,
-                     [&](ProcessGroup world) {
-                       // A third of the sum against a sum of thirds.
-                       check_same(trained(world, Options()), expected, 1e-6);
-                     }),
-            "");
+  run_on_ranks(3, [&](ProcessGroup world) {
+    // A third of the sum against a sum of thirds.
+    check_same(trained(world, Options()), expected, 1e-6);
+  });
 }
 
 TEST_P(Ddp, TakesRank0sParametersAndBuffers) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       torch::nn::Sequential net(torch::nn::Linear(2, 2),
-                                                 torch::nn::BatchNorm1d(2));
-                       {
-                         const torch::NoGradGuard no_grad;
-                         for (auto& p : net->parameters()) {
-                           p.fill_(world.rank() + 1);
-                         }
-                         for (auto& b : net->buffers()) b.fill_(world.rank());
-                       }
-                       torch::nn::Linear alone(1, 1);
-                       auto shell = std::make_shared<NetImpl>();
-                       shell->register_module("more", net);
-                       DistributedDataParallel<NetImpl> model(shell, world);
-                       for (const auto& p : net->parameters()) {
-                         TORCH_CHECK(p.eq(1).all().item<bool>());
-                       }
-                       for (const auto& b : net->buffers()) {
-                         TORCH_CHECK(b.eq(0).all().item<bool>());
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    torch::nn::Sequential net(torch::nn::Linear(2, 2),
+                              torch::nn::BatchNorm1d(2));
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& p : net->parameters()) {
+        p.fill_(world.rank() + 1);
+      }
+      for (auto& b : net->buffers()) b.fill_(world.rank());
+    }
+    torch::nn::Linear alone(1, 1);
+    auto shell = std::make_shared<NetImpl>();
+    shell->register_module("more", net);
+    DistributedDataParallel<NetImpl> model(shell, world);
+    for (const auto& p : net->parameters()) {
+      TORCH_CHECK(p.eq(1).all().item<bool>());
+    }
+    for (const auto& b : net->buffers()) {
+      TORCH_CHECK(b.eq(0).all().item<bool>());
+    }
+  });
 }
 
 TEST_P(Ddp, KeepsGradientsOnTheirRankUnderNoSync) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = filled(std::make_shared<NetImpl>());
-                 DistributedDataParallel<NetImpl> model(net, world);
-                 const int64_t rank = world.rank();
-                 {
-                   const auto no_sync = model->no_sync();
-                   loss_of(model(inputs(rank, 1)), targets(rank, 1)).backward();
-                 }
-                 check_same(gradients_of(*net), plain_gradients(rank, 1));
-                 // The synced backward averages what was there before it.
-                 loss_of(model(inputs(2 + rank, 1)), targets(2 + rank, 1))
-                     .backward();
-                 const auto expected =
-                     sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
-                 check_same(gradients_of(*net), expected, 1e-6);
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t rank = world.rank();
+    {
+      const auto no_sync = model->no_sync();
+      loss_of(model(inputs(rank, 1)), targets(rank, 1)).backward();
+    }
+    check_same(gradients_of(*net), plain_gradients(rank, 1));
+    // The synced backward averages what was there before it.
+    loss_of(model(inputs(2 + rank, 1)), targets(2 + rank, 1)).backward();
+    const auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
+    check_same(gradients_of(*net), expected, 1e-6);
+  });
 }
 
 TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            auto net = filled(std::make_shared<NetImpl>());
-            DistributedDataParallel<NetImpl> model(net, world);
-            for (int step = 0; step < 2; ++step) {
-              const int64_t first = step * 2 + world.rank();
-              loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
-            }
-            const auto expected =
-                sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
-            check_same(gradients_of(*net), expected, 1e-6);
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    for (int step = 0; step < 2; ++step) {
+      const int64_t first = step * 2 + world.rank();
+      loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
+    }
+    const auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
+    check_same(gradients_of(*net), expected, 1e-6);
+  });
 }
 
 TEST_P(Ddp, WeightsRanksByTheirSamples) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = filled(std::make_shared<NetImpl>());
-                 DistributedDataParallel<NetImpl> model(
-                     net, world, Options().average(GradientAverage::kSamples));
-                 const int64_t first = world.rank() == 0 ? 0 : 5;
-                 const int64_t count = world.rank() == 0 ? 5 : 2;
-                 loss_of(model(inputs(first, count)), targets(first, count))
-                     .backward();
-                 check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(
+        net, world, Options().average(GradientAverage::kSamples));
+    const int64_t first = world.rank() == 0 ? 0 : 5;
+    const int64_t count = world.rank() == 0 ? 5 : 2;
+    loss_of(model(inputs(first, count)), targets(first, count)).backward();
+    check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
+  });
 }
 
 TEST_P(Ddp, WeightsEachBackwardByItsOwnForwards) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = filled(std::make_shared<NetImpl>());
-                 DistributedDataParallel<NetImpl> model(
-                     net, world, Options().average(GradientAverage::kSamples));
-                 const bool is_first = world.rank() == 0;
-                 const Tensor one =
-                     loss_of(model(inputs(is_first ? 0 : 5, is_first ? 5 : 2)),
-                             targets(is_first ? 0 : 5, is_first ? 5 : 2));
-                 // Another forward, of other sizes, before its backward,
-                 // and one that gets none.
-                 const Tensor two = loss_of(model(inputs(is_first ? 7 : 8, 1)),
-                                            targets(is_first ? 7 : 8, 1));
-                 {
-                   const auto no_sync = model->no_sync();
-                   model(inputs(0, 9));
-                 }
-                 one.backward();
-                 check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
-                 net->zero_grad();
-                 two.backward();
-                 check_same(gradients_of(*net), plain_gradients(7, 2), 1e-6);
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(
+        net, world, Options().average(GradientAverage::kSamples));
+    const bool is_first = world.rank() == 0;
+    const Tensor one =
+        loss_of(model(inputs(is_first ? 0 : 5, is_first ? 5 : 2)),
+                targets(is_first ? 0 : 5, is_first ? 5 : 2));
+    // Another forward, of other sizes, before its backward,
+    // and one that gets none.
+    const Tensor two = loss_of(model(inputs(is_first ? 7 : 8, 1)),
+                               targets(is_first ? 7 : 8, 1));
+    {
+      const auto no_sync = model->no_sync();
+      model(inputs(0, 9));
+    }
+    one.backward();
+    check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
+    net->zero_grad();
+    two.backward();
+    check_same(gradients_of(*net), plain_gradients(7, 2), 1e-6);
+  });
 }
 
 TEST_P(Ddp, SumsOnRequest) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            auto net = filled(std::make_shared<NetImpl>());
-            DistributedDataParallel<NetImpl> model(
-                net, world, Options().average(GradientAverage::kNone));
-            loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
-                .backward();
-            auto expected = plain_gradients(0, 2);
-            for (auto& gradient : expected) gradient *= 2;
-            check_same(gradients_of(*net), expected, 1e-6);
-            // Gradients that are already summed are not summed again.
-            loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
-                .backward();
-            for (auto& gradient : expected) gradient *= 2;
-            check_same(gradients_of(*net), expected, 1e-6);
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(
+        net, world, Options().average(GradientAverage::kNone));
+    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+        .backward();
+    auto expected = plain_gradients(0, 2);
+    for (auto& gradient : expected) gradient *= 2;
+    check_same(gradients_of(*net), expected, 1e-6);
+    // Gradients that are already summed are not summed again.
+    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+        .backward();
+    for (auto& gradient : expected) gradient *= 2;
+    check_same(gradients_of(*net), expected, 1e-6);
+  });
 }
 
 TEST_P(Ddp, SumsTwoForwardsOfOneBackward) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       const int64_t r = world.rank();
-                       const Tensor one =
-                           loss_of(model(inputs(r, 1)), targets(r, 1));
-                       const Tensor two =
-                           loss_of(model(inputs(2 + r, 1)), targets(2 + r, 1));
-                       (one + two).backward();
-                       const auto expected =
-                           sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
-                       check_same(gradients_of(*net), expected, 1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t r = world.rank();
+    const Tensor one = loss_of(model(inputs(r, 1)), targets(r, 1));
+    const Tensor two = loss_of(model(inputs(2 + r, 1)), targets(2 + r, 1));
+    (one + two).backward();
+    const auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
+    check_same(gradients_of(*net), expected, 1e-6);
+  });
 }
 
 TEST_P(Ddp, ReplacesTheExchangeByAHook) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       int64_t calls = 0;
-                       model->register_comm_hook(
-                           [&](const ProcessGroup& ranks, GradBucket& bucket) {
-                             ++calls;
-                             TORCH_CHECK(bucket.weight == 0.5);
-                             TORCH_CHECK(bucket.gradients.size() == 4);
-                             ranks.all_reduce(bucket.buffer, ReduceOp::MAX);
-                             bucket.buffer.fill_(7);
-                           });
-                       loss_of(model(inputs(world.rank(), 1)),
-                               targets(world.rank(), 1))
-                           .backward();
-                       TORCH_CHECK(calls == 1);
-                       for (const auto& gradient : gradients_of(*net)) {
-                         TORCH_CHECK(gradient.eq(7).all().item<bool>());
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    int64_t calls = 0;
+    model->register_comm_hook(
+        [&](const ProcessGroup& ranks, GradBucket& bucket) {
+          ++calls;
+          TORCH_CHECK(bucket.weight == 0.5);
+          TORCH_CHECK(bucket.gradients.size() == 4);
+          ranks.all_reduce(bucket.buffer, ReduceOp::MAX);
+          bucket.buffer.fill_(7);
+        });
+    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+        .backward();
+    TORCH_CHECK(calls == 1);
+    for (const auto& gradient : gradients_of(*net)) {
+      TORCH_CHECK(gradient.eq(7).all().item<bool>());
+    }
+  });
 }
 
 TEST_P(Ddp, CompressesOnRequest) {
@@ -300,94 +262,77 @@ TEST_P(Ddp, CompressesOnRequest) {
     }
     return copies(model->parameters());
   };
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 const auto plain = train_with(world, nullptr);
-                 check_same(train_with(world, allreduce_hook), plain);
-                 // 11 and 8 bits of mantissa, five steps of 0.1.
-                 check_same(train_with(world, fp16_compress_hook), plain, 1e-3);
-                 check_same(train_with(world, bf16_compress_hook), plain, 1e-2);
-                 // A full-rank approximation loses nothing.
-                 const PowerSGD exact(PowerSGDOptions()
-                                          .matrix_approximation_rank(16)
-                                          .start_powerSGD_iter(2)
-                                          .min_compression_rate(0.01));
-                 check_same(train_with(world, exact), plain, 1e-4);
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto plain = train_with(world, nullptr);
+    check_same(train_with(world, allreduce_hook), plain);
+    // 11 and 8 bits of mantissa, five steps of 0.1.
+    check_same(train_with(world, fp16_compress_hook), plain, 1e-3);
+    check_same(train_with(world, bf16_compress_hook), plain, 1e-2);
+    // A full-rank approximation loses nothing.
+    const PowerSGD exact(PowerSGDOptions()
+                             .matrix_approximation_rank(16)
+                             .start_powerSGD_iter(2)
+                             .min_compression_rate(0.01));
+    check_same(train_with(world, exact), plain, 1e-4);
+  });
 }
 
 // On one host, the ranks share an optimizer's state until there is a hook.
 TEST_P(Ddp, TakesAHookAfterStepsOfAnOptimizerWithState) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const auto train_with = [&](bool has_hook) {
-                         auto net = filled(std::make_shared<NetImpl>());
-                         DistributedDataParallel<NetImpl> model(net, world);
-                         torch::optim::SGD optimizer(
-                             model->parameters(),
-                             torch::optim::SGDOptions(0.1).momentum(0.9));
-                         for (int64_t step = 0; step < 4; ++step) {
-                           if (step == 2 && has_hook) {
-                             model->register_comm_hook(allreduce_hook);
-                           }
-                           const int64_t first = 2 * step + world.rank();
-                           model->train_step(inputs(first, 1),
-                                             targets(first, 1), loss_of,
-                                             optimizer);
-                         }
-                         return copies(model->parameters());
-                       };
-                       check_same(train_with(true), train_with(false), 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto train_with = [&](bool has_hook) {
+      auto net = filled(std::make_shared<NetImpl>());
+      DistributedDataParallel<NetImpl> model(net, world);
+      torch::optim::SGD optimizer(model->parameters(),
+                                  torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int64_t step = 0; step < 4; ++step) {
+        if (step == 2 && has_hook) {
+          model->register_comm_hook(allreduce_hook);
+        }
+        const int64_t first = 2 * step + world.rank();
+        model->train_step(inputs(first, 1), targets(first, 1), loss_of,
+                          optimizer);
+      }
+      return copies(model->parameters());
+    };
+    check_same(train_with(true), train_with(false), 1e-5);
+  });
 }
 
 TEST_P(Ddp, TakesRank0sBuffersAfterAStep) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            auto net = std::make_shared<testing_nets::NetImpl>();
-            filled(std::shared_ptr<torch::nn::Module>(net));
-            net->drop->eval();
-            DistributedDataParallel<testing_nets::NetImpl> model(net, world);
-            const Tensor x = torch::arange(2 * 3 * 16, torch::kFloat)
-                                 .add(1000 * world.rank())
-                                 .sin()
-                                 .view({2, 3, 4, 4});
-            // Two forwards: the first graph must survive the second.
-            const Tensor loss = model(x).sum() + model(x * 2).sum();
-            loss.backward();
-            for (const auto& buffer : model->named_buffers()) {
-              const auto all = world.all_gather(buffer.value()).result();
-              TORCH_CHECK(torch::equal(all[0], buffer.value()), buffer.key());
-            }
-            TORCH_CHECK(net->norm->num_batches_tracked.item<int64_t>() == 2);
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<testing_nets::NetImpl>();
+    filled(std::shared_ptr<torch::nn::Module>(net));
+    net->drop->eval();
+    DistributedDataParallel<testing_nets::NetImpl> model(net, world);
+    const Tensor x = torch::arange(2 * 3 * 16, torch::kFloat)
+                         .add(1000 * world.rank())
+                         .sin()
+                         .view({2, 3, 4, 4});
+    // Two forwards: the first graph must survive the second.
+    const Tensor loss = model(x).sum() + model(x * 2).sum();
+    loss.backward();
+    for (const auto& buffer : model->named_buffers()) {
+      const auto all = world.all_gather(buffer.value()).result();
+      TORCH_CHECK(torch::equal(all[0], buffer.value()), buffer.key());
+    }
+    TORCH_CHECK(net->norm->num_batches_tracked.item<int64_t>() == 2);
+  });
 }
 
 TEST_P(Ddp, WrapsTorchScript) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       torch::jit::Module module("net");
-                       module.register_parameter(
-                           "weight", torch::ones({4, 1}).requires_grad_(),
-                           false);
-                       module.define(
-                           "def forward(self, x):\n"
-                           "    return x.mm(self.weight)\n");
-                       DistributedDataParallel model(module, world);
-                       model->forward({inputs(world.rank(), 1)})
-                           .toTensor()
-                           .sum()
-                           .backward();
-                       check_same({model->parameters()[0].grad()},
-                                  {inputs(0, 2).mean(0).view({4, 1})}, 1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    torch::jit::Module module("net");
+    module.register_parameter("weight", torch::ones({4, 1}).requires_grad_(),
+                              false);
+    module.define(
+        "def forward(self, x):\n"
+        "    return x.mm(self.weight)\n");
+    DistributedDataParallel model(module, world);
+    model->forward({inputs(world.rank(), 1)}).toTensor().sum().backward();
+    check_same({model->parameters()[0].grad()},
+               {inputs(0, 2).mean(0).view({4, 1})}, 1e-6);
+  });
 }
 
 TEST(DdpOfOneRank, IsTheModuleItself) {

@@ -68,45 +68,36 @@ TEST_P(DdpDerivatives, ALossOfInputGradientsAloneIsExchanged) {
        {Options(), Options().find_unused_parameters(true),
         Options().static_graph(true),
         Options().gradient_as_bucket_view(false)}) {
-    EXPECT_EQ(
-        on_ranks(2,
-                 [&](ProcessGroup world) {
-                   auto net = filled(std::make_shared<EnergyImpl>());
-                   Energy model(net, world, options);
-                   for (int step = 0; step < 3; ++step) {
-                     net->zero_grad();
-                     force_loss(model, positions(world.rank(), 1)).backward();
-                     check_same(gradients_of(*net), expected, 1e-5);
-                   }
-                 }),
-        "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = filled(std::make_shared<EnergyImpl>());
+      Energy model(net, world, options);
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        force_loss(model, positions(world.rank(), 1)).backward();
+        check_same(gradients_of(*net), expected, 1e-5);
+      }
+    });
   }
 }
 
 TEST_P(DdpDerivatives, EveryAverageCountsTheForwardBehindThem) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 const bool is_first = world.rank() == 0;
-                 const Tensor x = positions(is_first ? 0 : 3, is_first ? 3 : 1);
-                 auto net = filled(std::make_shared<EnergyImpl>());
-                 Energy by_samples(
-                     net, world, Options().average(GradientAverage::kSamples));
-                 force_loss(by_samples, x).backward();
-                 check_same(gradients_of(*net), plain_force_gradients(0, 4),
-                            1e-5);
+  run_on_ranks(2, [](ProcessGroup world) {
+    const bool is_first = world.rank() == 0;
+    const Tensor x = positions(is_first ? 0 : 3, is_first ? 3 : 1);
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy by_samples(net, world, Options().average(GradientAverage::kSamples));
+    force_loss(by_samples, x).backward();
+    check_same(gradients_of(*net), plain_force_gradients(0, 4), 1e-5);
 
-                 net = filled(std::make_shared<EnergyImpl>());
-                 Energy summed(net, world,
-                               Options().average(GradientAverage::kNone));
-                 // Added to what was summed before.
-                 for (int i = 0; i < 2; ++i) force_loss(summed, x).backward();
-                 auto expected = sum_of(plain_force_gradients(0, 3),
-                                        plain_force_gradients(3, 1));
-                 for (Tensor& gradient : expected) gradient *= 2;
-                 check_same(gradients_of(*net), expected, 1e-5);
-               }),
-      "");
+    net = filled(std::make_shared<EnergyImpl>());
+    Energy summed(net, world, Options().average(GradientAverage::kNone));
+    // Added to what was summed before.
+    for (int i = 0; i < 2; ++i) force_loss(summed, x).backward();
+    auto expected =
+        sum_of(plain_force_gradients(0, 3), plain_force_gradients(3, 1));
+    for (Tensor& gradient : expected) gradient *= 2;
+    check_same(gradients_of(*net), expected, 1e-5);
+  });
 }
 
 TEST_P(DdpDerivatives, SecondDerivativesOfTheInputAreExchangedToo) {
@@ -119,15 +110,12 @@ TEST_P(DdpDerivatives, SecondDerivativesOfTheInputAreExchangedToo) {
   };
   auto plain = filled(std::make_shared<EnergyImpl>());
   laplacian(plain, positions(0, 2)).backward();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       auto net = filled(std::make_shared<EnergyImpl>());
-                       Energy model(net, world);
-                       laplacian(model, positions(world.rank(), 1)).backward();
-                       check_same(gradients_of(*net), gradients_of(*plain),
-                                  1e-4);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy model(net, world);
+    laplacian(model, positions(world.rank(), 1)).backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-4);
+  });
 }
 
 TEST_P(DdpDerivatives, LossesOfThemAndOfTheOutputMayHaveABackwardEach) {
@@ -141,15 +129,12 @@ TEST_P(DdpDerivatives, LossesOfThemAndOfTheOutputMayHaveABackwardEach) {
   };
   auto plain = filled(std::make_shared<EnergyImpl>());
   step(plain, positions(0, 2));
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       auto net = filled(std::make_shared<EnergyImpl>());
-                       Energy model(net, world);
-                       step(model, positions(world.rank(), 1));
-                       check_same(gradients_of(*net), gradients_of(*plain),
-                                  1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy model(net, world);
+    step(model, positions(world.rank(), 1));
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
+  });
 }
 
 TEST_P(DdpDerivatives, AParameterThatTheyLeaveOutIsNamed) {
@@ -169,62 +154,50 @@ TEST_P(DdpDerivatives, AParameterThatTheyLeaveOutIsNamed) {
       on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "[unused-parameters]");
   EXPECT_PRED2(contains, failure, "'second.bias'");
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup w) {
-                       step(w, Options().find_unused_parameters(true));
-                     }),
-            "");
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup w) {
+    step(w, Options().find_unused_parameters(true));
+  });
+  run_on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); });
 }
 
 TEST_P(DdpDerivatives, StayOnTheirRankUnderNoSync) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<EnergyImpl>());
-                       Energy model(net, world);
-                       const int64_t r = world.rank();
-                       {
-                         const auto no_sync = model->no_sync();
-                         force_loss(model, positions(r, 1)).backward();
-                       }
-                       check_same(gradients_of(*net),
-                                  plain_force_gradients(r, 1));
-                       force_loss(model, positions(2 + r, 1)).backward();
-                       check_same(gradients_of(*net),
-                                  sum_of(plain_force_gradients(0, 2),
-                                         plain_force_gradients(2, 2)),
-                                  1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy model(net, world);
+    const int64_t r = world.rank();
+    {
+      const auto no_sync = model->no_sync();
+      force_loss(model, positions(r, 1)).backward();
+    }
+    check_same(gradients_of(*net), plain_force_gradients(r, 1));
+    force_loss(model, positions(2 + r, 1)).backward();
+    check_same(gradients_of(*net),
+               sum_of(plain_force_gradients(0, 2), plain_force_gradients(2, 2)),
+               1e-5);
+  });
 }
 
 TEST_P(DdpDerivatives, TakingThemExchangesNothing) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<EnergyImpl>());
-                       Energy model(net, world);
-                       // On one rank only: it would hang if it were collective.
-                       if (world.rank() == 0) {
-                         const Tensor x = positions(0, 1);
-                         const Tensor loss = force_loss(model, x);
-                         // For the input, for a parameter, and only into the
-                         // input's .grad.
-                         torch::autograd::grad({loss}, {x}, {}, true);
-                         torch::autograd::grad({loss}, {net->scale}, {}, true);
-                         torch::autograd::backward({loss}, {}, true, false,
-                                                   {x});
-                         for (const Tensor& p : net->parameters()) {
-                           TORCH_CHECK(!p.grad().defined());
-                         }
-                       }
-                       force_loss(model, positions(world.rank(), 1)).backward();
-                       check_same(gradients_of(*net),
-                                  plain_force_gradients(0, 2), 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy model(net, world);
+    // On one rank only: it would hang if it were collective.
+    if (world.rank() == 0) {
+      const Tensor x = positions(0, 1);
+      const Tensor loss = force_loss(model, x);
+      // For the input, for a parameter, and only into the
+      // input's .grad.
+      torch::autograd::grad({loss}, {x}, {}, true);
+      torch::autograd::grad({loss}, {net->scale}, {}, true);
+      torch::autograd::backward({loss}, {}, true, false, {x});
+      for (const Tensor& p : net->parameters()) {
+        TORCH_CHECK(!p.grad().defined());
+      }
+    }
+    force_loss(model, positions(world.rank(), 1)).backward();
+    check_same(gradients_of(*net), plain_force_gradients(0, 2), 1e-5);
+  });
 }
 
 TEST_P(DdpDerivatives, ALossOfWhatTheModelKeepsInsideIsExchanged) {
@@ -239,33 +212,27 @@ TEST_P(DdpDerivatives, ALossOfWhatTheModelKeepsInsideIsExchanged) {
     plain->hidden.pow(2).mean().backward();
     check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
   };
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup w) {
-                       step(w, Options().find_unused_parameters(true));
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup w) {
+    step(w, Options().find_unused_parameters(true));
+  });
   const std::string failure =
       on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "'scale'");
 }
 
 TEST_P(DdpDerivatives, ALossOfParametersAloneStaysOnItsRank) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<EnergyImpl>());
-                       Energy model(net, world);
-                       const Tensor y = model->forward(inputs(world.rank(), 1));
-                       // On one rank only: it is not collective.
-                       if (world.rank() == 0)
-                         net->scale.pow(2).sum().backward();
-                       y.mean().backward();
-                       auto plain = filled(std::make_shared<EnergyImpl>());
-                       plain->forward(inputs(0, 2)).mean().backward();
-                       (plain->scale.pow(2).sum() / 2).backward();
-                       check_same(gradients_of(*net), gradients_of(*plain),
-                                  1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<EnergyImpl>());
+    Energy model(net, world);
+    const Tensor y = model->forward(inputs(world.rank(), 1));
+    // On one rank only: it is not collective.
+    if (world.rank() == 0) net->scale.pow(2).sum().backward();
+    y.mean().backward();
+    auto plain = filled(std::make_shared<EnergyImpl>());
+    plain->forward(inputs(0, 2)).mean().backward();
+    (plain->scale.pow(2).sum() / 2).backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
+  });
 }
 
 TEST(DdpOutputs, OfOneNumberCountTheirSamples) {

@@ -92,20 +92,15 @@ class Faces : public testing_ddp::OnBackends {};
 TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
   const auto expected = expected_parameters();
   for (const int ranks : {1, 2, 4}) {
-    EXPECT_EQ(
-        on_ranks(
-            ranks,
-            [&](ProcessGroup world) {
-              const auto net = new_net();
-              DistributedDataParallel model(
-                  net, world,
-                  DistributedDataParallelOptions().shards(4).intra_op_threads(
-                      1));
-              auto optimizer = sgd_of(*net);
-              train(model, optimizer, world);
-              check_same(copies(net->parameters()), expected);
-            }),
-        "");
+    run_on_ranks(ranks, [&](ProcessGroup world) {
+      const auto net = new_net();
+      DistributedDataParallel model(
+          net, world,
+          DistributedDataParallelOptions().shards(4).intra_op_threads(1));
+      auto optimizer = sgd_of(*net);
+      train(model, optimizer, world);
+      check_same(copies(net->parameters()), expected);
+    });
   }
 }
 
@@ -113,27 +108,24 @@ TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
 // rank's own in a loop of the user's, and are shared again.
 TEST_P(Faces, StepsOfBothKindsTakeTurns) {
   const auto expected = expected_parameters();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = new_net();
-                       DistributedDataParallel model(net, world);
-                       auto optimizer = sgd_of(*net);
-                       for (int64_t step = 0; step < kSteps; ++step) {
-                         const Part part = part_of(world, step);
-                         if (step % 2 == 0) {
-                           model->train_step(part.x, part.y, loss_of,
-                                             optimizer);
-                           continue;
-                         }
-                         loss_of(model->forward(part.x), part.y).backward();
-                         optimizer.step();
-                         // A train_step() would add them to its own.
-                         optimizer.zero_grad();
-                       }
-                       // Shards of another size, so not the bits.
-                       check_same(copies(net->parameters()), expected, 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = new_net();
+    DistributedDataParallel model(net, world);
+    auto optimizer = sgd_of(*net);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const Part part = part_of(world, step);
+      if (step % 2 == 0) {
+        model->train_step(part.x, part.y, loss_of, optimizer);
+        continue;
+      }
+      loss_of(model->forward(part.x), part.y).backward();
+      optimizer.step();
+      // A train_step() would add them to its own.
+      optimizer.zero_grad();
+    }
+    // Shards of another size, so not the bits.
+    check_same(copies(net->parameters()), expected, 1e-5);
+  });
 }
 
 // Each rank has two devices; the user's loss is over its part of the batch.
@@ -141,20 +133,18 @@ TEST_P(Faces, DataParallelSumsABackwardOfTheUsersOverRanks) {
   const auto net = new_net();
   loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
   const auto expected = gradients_of(*net);
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto own = new_net();
-                       DataParallel model(own, slices(2), over(world));
-                       for (int twice = 0; twice < 2; ++twice) {
-                         model->zero_grad();
-                         const Part part = part_of(world, 0);
-                         const Tensor output = model->forward(part.x);
-                         TORCH_CHECK(output.size(0) == kBatch / 2);
-                         loss_of(output, part.y).backward();
-                         check_same(gradients_of(*own), expected, 1e-6);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto own = new_net();
+    DataParallel model(own, slices(2), over(world));
+    for (int twice = 0; twice < 2; ++twice) {
+      model->zero_grad();
+      const Part part = part_of(world, 0);
+      const Tensor output = model->forward(part.x);
+      TORCH_CHECK(output.size(0) == kBatch / 2);
+      loss_of(output, part.y).backward();
+      check_same(gradients_of(*own), expected, 1e-6);
+    }
+  });
 }
 
 TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
@@ -166,158 +156,133 @@ TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
   auto plain = sgd_of(*net);
   plain.step();
   const auto updated = copies(net->parameters());
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto own = new_net();
-                       DistributedDataParallel model(own, world);
-                       const Part first = part_of(world, 0);
-                       const Part second = part_of(world, 1);
-                       {
-                         const auto guard = model->no_sync();
-                         model->train_step(first.x, first.y, loss_of);
-                       }
-                       const auto local = gradients_of(*own);
-                       model->train_step(second.x, second.y, loss_of);
-                       check_same(gradients_of(*own), expected, 1e-6);
-                       // The same, with an update at the end.
-                       model->zero_grad();
-                       auto optimizer = sgd_of(*own);
-                       {
-                         const auto guard = model->no_sync();
-                         model->train_step(first.x, first.y, loss_of);
-                       }
-                       check_same(gradients_of(*own), local);
-                       model->train_step(second.x, second.y, loss_of,
-                                         optimizer);
-                       check_same(copies(own->parameters()), updated, 1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto own = new_net();
+    DistributedDataParallel model(own, world);
+    const Part first = part_of(world, 0);
+    const Part second = part_of(world, 1);
+    {
+      const auto guard = model->no_sync();
+      model->train_step(first.x, first.y, loss_of);
+    }
+    const auto local = gradients_of(*own);
+    model->train_step(second.x, second.y, loss_of);
+    check_same(gradients_of(*own), expected, 1e-6);
+    // The same, with an update at the end.
+    model->zero_grad();
+    auto optimizer = sgd_of(*own);
+    {
+      const auto guard = model->no_sync();
+      model->train_step(first.x, first.y, loss_of);
+    }
+    check_same(gradients_of(*own), local);
+    model->train_step(second.x, second.y, loss_of, optimizer);
+    check_same(copies(own->parameters()), updated, 1e-6);
+  });
 }
 
 TEST_P(Faces, ACommHookSeesTheGradientsOfAStepAndReplacesTheirSum) {
   const auto expected = expected_parameters();
   for (const int devices : {1, 2}) {
-    EXPECT_EQ(
-        on_ranks(2,
-                 [&](ProcessGroup world) {
-                   const auto net = new_net();
-                   DataParallel model(net, slices(devices),
-                                      over(world).shards(4));
-                   int64_t buckets = 0;
-                   model->register_comm_hook(
-                       [&](const ProcessGroup& group, GradBucket& bucket) {
-                         ++buckets;
-                         allreduce_hook(group, bucket);
-                       });
-                   auto optimizer = sgd_of(*net);
-                   for (int64_t step = 0; step < kSteps; ++step) {
-                     const Part part = part_of(world, step);
-                     model->train_step(part.x, part.y, loss_of, optimizer);
-                   }
-                   TORCH_CHECK(buckets == kSteps, buckets, " buckets");
-                   check_same(copies(net->parameters()), expected,
-                              devices == 1 ? 0 : 1e-6);
-                 }),
-        "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      const auto net = new_net();
+      DataParallel model(net, slices(devices), over(world).shards(4));
+      int64_t buckets = 0;
+      model->register_comm_hook(
+          [&](const ProcessGroup& group, GradBucket& bucket) {
+            ++buckets;
+            allreduce_hook(group, bucket);
+          });
+      auto optimizer = sgd_of(*net);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const Part part = part_of(world, step);
+        model->train_step(part.x, part.y, loss_of, optimizer);
+      }
+      TORCH_CHECK(buckets == kSteps, buckets, " buckets");
+      check_same(copies(net->parameters()), expected, devices == 1 ? 0 : 1e-6);
+    });
   }
 }
 
 TEST_P(Faces, ACommHookMayRoundTheGradients) {
   const auto expected = expected_parameters();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = new_net();
-                       DistributedDataParallel model(net, world);
-                       model->register_comm_hook(bf16_compress_hook);
-                       auto optimizer = sgd_of(*net);
-                       train(model, optimizer, world);
-                       const auto got = copies(net->parameters());
-                       // Eight bits of each gradient are left.
-                       check_same(got, expected, 1e-2);
-                       TORCH_CHECK(!torch::equal(got[0], expected[0]));
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = new_net();
+    DistributedDataParallel model(net, world);
+    model->register_comm_hook(bf16_compress_hook);
+    auto optimizer = sgd_of(*net);
+    train(model, optimizer, world);
+    const auto got = copies(net->parameters());
+    // Eight bits of each gradient are left.
+    check_same(got, expected, 1e-2);
+    TORCH_CHECK(!torch::equal(got[0], expected[0]));
+  });
 }
 
 TEST_P(Faces, RefuseWhatAStepCannotDo) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       const auto net = new_net();
-                       auto optimizer = sgd_of(*net);
-                       const Part part = part_of(world, 0);
-                       DistributedDataParallel model(net, world);
-                       {
-                         const auto guard = model->no_sync();
-                         TORCH_CHECK(code_of([&] {
-                                       model->train_step(part.x, part.y,
-                                                         loss_of, optimizer);
-                                     }) == ErrorCode::kBadOption);
-                       }
-                       model->join([&] {
-                         TORCH_CHECK(code_of([&] {
-                                       model->train_step(part.x, part.y,
-                                                         loss_of, optimizer);
-                                     }) == ErrorCode::kBadOption);
-                       });
-                       DistributedDataParallel sums(
-                           new_net(), world,
-                           DistributedDataParallelOptions().average(
-                               GradientAverage::kNone));
-                       TORCH_CHECK(code_of([&] {
-                                     sums->train_step(part.x, part.y, loss_of);
-                                   }) == ErrorCode::kBadOption);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto net = new_net();
+    auto optimizer = sgd_of(*net);
+    const Part part = part_of(world, 0);
+    DistributedDataParallel model(net, world);
+    {
+      const auto guard = model->no_sync();
+      TORCH_CHECK(code_of([&] {
+                    model->train_step(part.x, part.y, loss_of, optimizer);
+                  }) == ErrorCode::kBadOption);
+    }
+    model->join([&] {
+      TORCH_CHECK(code_of([&] {
+                    model->train_step(part.x, part.y, loss_of, optimizer);
+                  }) == ErrorCode::kBadOption);
+    });
+    DistributedDataParallel sums(
+        new_net(), world,
+        DistributedDataParallelOptions().average(GradientAverage::kNone));
+    TORCH_CHECK(code_of([&] { sums->train_step(part.x, part.y, loss_of); }) ==
+                ErrorCode::kBadOption);
+  });
 }
 
 // Parameters that train_step() shared must be each rank's own again.
 TEST_P(Faces, ACommHookAfterAStepLeavesNothingShared) {
   const auto expected = expected_parameters();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = new_net();
-                       DistributedDataParallel model(net, world);
-                       auto optimizer = sgd_of(*net);
-                       for (int64_t step = 0; step < kSteps; ++step) {
-                         if (step == 1) {
-                           model->register_comm_hook(allreduce_hook);
-                         }
-                         const Part part = part_of(world, step);
-                         if (step == 0) {
-                           model->train_step(part.x, part.y, loss_of,
-                                             optimizer);
-                           continue;
-                         }
-                         optimizer.zero_grad();
-                         loss_of(model->forward(part.x), part.y).backward();
-                         optimizer.step();
-                       }
-                       // Shards of another size, so not the bits.
-                       check_same(copies(net->parameters()), expected, 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = new_net();
+    DistributedDataParallel model(net, world);
+    auto optimizer = sgd_of(*net);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      if (step == 1) {
+        model->register_comm_hook(allreduce_hook);
+      }
+      const Part part = part_of(world, step);
+      if (step == 0) {
+        model->train_step(part.x, part.y, loss_of, optimizer);
+        continue;
+      }
+      optimizer.zero_grad();
+      loss_of(model->forward(part.x), part.y).backward();
+      optimizer.step();
+    }
+    // Shards of another size, so not the bits.
+    check_same(copies(net->parameters()), expected, 1e-5);
+  });
 }
 
 TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 const auto net = new_net();
-                 const torch::NoGradGuard no_grad;
-                 net->second->bias.fill_(world.rank());
-                 DistributedDataParallel model(
-                     net, world,
-                     DistributedDataParallelOptions().parameters_to_ignore(
-                         {"second.bias"}));
-                 TORCH_CHECK(code_of([&] { model->share_parameters(); }) ==
-                             ErrorCode::kBadOption);
-                 TORCH_CHECK(code_of([&] {
-                               model->make_state(net->second->bias);
-                             }) == ErrorCode::kBadOption);
-                 TORCH_CHECK(
-                     net->second->bias.eq(world.rank()).all().item<bool>());
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto net = new_net();
+    const torch::NoGradGuard no_grad;
+    net->second->bias.fill_(world.rank());
+    DistributedDataParallel model(
+        net, world,
+        DistributedDataParallelOptions().parameters_to_ignore({"second.bias"}));
+    TORCH_CHECK(code_of([&] { model->share_parameters(); }) ==
+                ErrorCode::kBadOption);
+    TORCH_CHECK(code_of([&] { model->make_state(net->second->bias); }) ==
+                ErrorCode::kBadOption);
+    TORCH_CHECK(net->second->bias.eq(world.rank()).all().item<bool>());
+  });
 }
 
 TEST(CommHookOfFaces, AfterAnOptimizerWhoseStateIsSharedIsRefused) {

@@ -70,45 +70,37 @@ TEST_P(DdpGraph, UnusedParametersOfOneRankEndTheOthersWaits) {
 }
 
 TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            auto net = filled(std::make_shared<BranchesImpl>());
-            Branches model(net, world, Options().find_unused_parameters(true));
-            for (int step = 0; step < 3; ++step) {
-              net->zero_grad();
-              const Tensor x = inputs(world.rank(), 1);
-              model(x, world.rank() == 0, true).sum().backward();
-              const Tensor half = inputs(0, 1) * 0.5;
-              check_same({net->left->weight.grad()}, {half.expand({2, 4})});
-              check_same({net->right->weight.grad()},
-                         {inputs(0, 2).mean(0, true).expand({2, 4})}, 1e-6);
-              // No rank used it.
-              TORCH_CHECK(!net->never->weight.grad().defined());
-            }
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world, Options().find_unused_parameters(true));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const Tensor x = inputs(world.rank(), 1);
+      model(x, world.rank() == 0, true).sum().backward();
+      const Tensor half = inputs(0, 1) * 0.5;
+      check_same({net->left->weight.grad()}, {half.expand({2, 4})});
+      check_same({net->right->weight.grad()},
+                 {inputs(0, 2).mean(0, true).expand({2, 4})}, 1e-6);
+      // No rank used it.
+      TORCH_CHECK(!net->never->weight.grad().defined());
+    }
+  });
 }
 
 TEST_P(DdpGraph, FindUnusedKeepsWhatNoRankUsed) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 for (const auto average :
-                      {GradientAverage::kRanks, GradientAverage::kNone}) {
-                   auto net = filled(std::make_shared<BranchesImpl>());
-                   Branches model(
-                       net, world,
-                       Options().find_unused_parameters(true).average(average));
-                   const Tensor x = inputs(world.rank(), 1);
-                   model(x, true, false).sum().backward();
-                   const Tensor kept = net->left->weight.grad().clone();
-                   model(x, false, true).sum().backward();
-                   check_same({net->left->weight.grad()}, {kept});
-                 }
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    for (const auto average :
+         {GradientAverage::kRanks, GradientAverage::kNone}) {
+      auto net = filled(std::make_shared<BranchesImpl>());
+      Branches model(net, world,
+                     Options().find_unused_parameters(true).average(average));
+      const Tensor x = inputs(world.rank(), 1);
+      model(x, true, false).sum().backward();
+      const Tensor kept = net->left->weight.grad().clone();
+      model(x, false, true).sum().backward();
+      check_same({net->left->weight.grad()}, {kept});
+    }
+  });
 }
 
 TEST_P(DdpGraph, AnOutputThatTheLossLeavesOutIsUnused) {
@@ -120,35 +112,29 @@ TEST_P(DdpGraph, AnOutputThatTheLossLeavesOutIsUnused) {
     std::tuple<Tensor, Tensor> forward(Tensor x) { return {a(x), b(x)}; }
     torch::nn::Linear a{nullptr}, b{nullptr};
   };
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<TwoImpl>());
-                       DistributedDataParallel<TwoImpl> model(
-                           net, world, Options().find_unused_parameters(true));
-                       std::get<1>(model(inputs(0, 1))).sum().backward();
-                       TORCH_CHECK(!net->a->weight.grad().defined());
-                       TORCH_CHECK(net->b->weight.grad().defined());
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<TwoImpl>());
+    DistributedDataParallel<TwoImpl> model(
+        net, world, Options().find_unused_parameters(true));
+    std::get<1>(model(inputs(0, 1))).sum().backward();
+    TORCH_CHECK(!net->a->weight.grad().defined());
+    TORCH_CHECK(net->b->weight.grad().defined());
+  });
 }
 
 TEST_P(DdpGraph, StaticGraphLearnsWhatIsUnused) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            auto net = filled(std::make_shared<BranchesImpl>());
-            Branches model(net, world, Options().static_graph(true));
-            for (int step = 0; step < 3; ++step) {
-              net->zero_grad();
-              const Tensor x = inputs(world.rank(), 1);
-              model(x, world.rank() == 0, true).sum().backward();
-              const Tensor half = inputs(0, 1) * 0.5;
-              check_same({net->left->weight.grad()}, {half.expand({2, 4})});
-              TORCH_CHECK(!net->never->weight.grad().defined());
-            }
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world, Options().static_graph(true));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const Tensor x = inputs(world.rank(), 1);
+      model(x, world.rank() == 0, true).sum().backward();
+      const Tensor half = inputs(0, 1) * 0.5;
+      check_same({net->left->weight.grad()}, {half.expand({2, 4})});
+      TORCH_CHECK(!net->never->weight.grad().defined());
+    }
+  });
 }
 
 TEST_P(DdpGraph, StaticGraphNoticesThatItChanged) {
@@ -180,10 +166,8 @@ TEST_P(DdpGraph, ABackwardWithinTheBackwardNeedsAStaticGraph) {
       check_same(gradients_of(*net), plain_gradients(0, 2), 1e-6);
     }
   };
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
-      "");
+  run_on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); });
   const std::string failure =
       on_ranks(2, [&](ProcessGroup w) { step(w, Options()); });
   EXPECT_PRED2(contains, failure, "[unused-parameters]");
@@ -215,33 +199,27 @@ TEST_P(DdpGraph, EvenTheWholeModelMayBeComputedAgain) {
       check_same(gradients_of(*net), gradients_of(*plain), 1e-6);
     }
   };
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup w) { step(w, Options().static_graph(true)); }),
-      "");
+  run_on_ranks(2,
+               [&](ProcessGroup w) { step(w, Options().static_graph(true)); });
   EXPECT_PRED2(contains,
                on_ranks(2, [&](ProcessGroup w) { step(w, Options()); }),
                "[unused-parameters]");
 }
 
 TEST_P(DdpGraph, FindUnusedAveragesWhatNoSyncAddedUp) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = filled(std::make_shared<BranchesImpl>());
-                 Branches model(net, world,
-                                Options().find_unused_parameters(true));
-                 const Tensor x = inputs(world.rank(), 1);
-                 {
-                   const auto no_sync = model->no_sync();
-                   model(x, true, false).sum().backward();
-                 }
-                 model(x, false, true).sum().backward();
-                 const Tensor mean = inputs(0, 2).mean(0, true).expand({2, 4});
-                 check_same({net->left->weight.grad()}, {mean}, 1e-6);
-                 check_same({net->right->weight.grad()}, {mean}, 1e-6);
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world, Options().find_unused_parameters(true));
+    const Tensor x = inputs(world.rank(), 1);
+    {
+      const auto no_sync = model->no_sync();
+      model(x, true, false).sum().backward();
+    }
+    model(x, false, true).sum().backward();
+    const Tensor mean = inputs(0, 2).mean(0, true).expand({2, 4});
+    check_same({net->left->weight.grad()}, {mean}, 1e-6);
+    check_same({net->right->weight.grad()}, {mean}, 1e-6);
+  });
 }
 
 TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
@@ -267,39 +245,34 @@ TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
 }
 
 TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       for (auto& p : net->parameters()) {
-                         p.requires_grad_(false);
-                       }
-                       const Tensor x = inputs(0, 1).requires_grad_();
-                       // On one rank only: it exchanges nothing.
-                       if (world.rank() == 0) model(x).sum().backward();
-                       TORCH_CHECK(x.grad().defined() == (world.rank() == 0));
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    for (auto& p : net->parameters()) {
+      p.requires_grad_(false);
+    }
+    const Tensor x = inputs(0, 1).requires_grad_();
+    // On one rank only: it exchanges nothing.
+    if (world.rank() == 0) model(x).sum().backward();
+    TORCH_CHECK(x.grad().defined() == (world.rank() == 0));
+  });
 }
 
 TEST_P(DdpGraph, TheLossMayUseParametersBesideTheModel) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = filled(std::make_shared<BranchesImpl>());
-                 Branches model(net, world);
-                 for (int step = 0; step < 2; ++step) {
-                   net->zero_grad();
-                   const Tensor x = inputs(world.rank(), 1);
-                   Tensor loss = model(x, true, true).sum();
-                   loss = loss + net->never->weight.sum() * 3;
-                   loss = loss + net->never->bias.sum() * 5;
-                   loss.backward();
-                   TORCH_CHECK(net->never->weight.grad().item<float>() == 3);
-                   TORCH_CHECK(net->never->bias.grad().item<float>() == 5);
-                 }
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<BranchesImpl>());
+    Branches model(net, world);
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      const Tensor x = inputs(world.rank(), 1);
+      Tensor loss = model(x, true, true).sum();
+      loss = loss + net->never->weight.sum() * 3;
+      loss = loss + net->never->bias.sum() * 5;
+      loss.backward();
+      TORCH_CHECK(net->never->weight.grad().item<float>() == 3);
+      TORCH_CHECK(net->never->bias.grad().item<float>() == 5);
+    }
+  });
 }
 
 TEST_P(DdpGraph, AReusedParameterIsSummedOnce) {
@@ -308,60 +281,48 @@ TEST_P(DdpGraph, AReusedParameterIsSummedOnce) {
     Tensor forward(Tensor x) { return fc(fc(x)); }
     torch::nn::Linear fc{nullptr};
   };
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<ReusedImpl>());
-                       auto plain = filled(std::make_shared<ReusedImpl>());
-                       plain->forward(inputs(0, 2)).mean().backward();
-                       DistributedDataParallel<ReusedImpl> model(net, world);
-                       model(inputs(world.rank(), 1)).mean().backward();
-                       check_same(gradients_of(*net), gradients_of(*plain),
-                                  1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<ReusedImpl>());
+    auto plain = filled(std::make_shared<ReusedImpl>());
+    plain->forward(inputs(0, 2)).mean().backward();
+    DistributedDataParallel<ReusedImpl> model(net, world);
+    model(inputs(world.rank(), 1)).mean().backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-6);
+  });
 }
 
 TEST_P(DdpGraph, GradOfSomethingElseExchangesNothing) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       // On one rank only: it would hang if it were collective.
-                       if (world.rank() == 0) {
-                         const Tensor x = inputs(0, 1).requires_grad_();
-                         const auto gradients =
-                             torch::autograd::grad({model(x).sum()}, {x});
-                         TORCH_CHECK(gradients[0].defined());
-                         TORCH_CHECK(!net->first->weight.grad().defined());
-                       }
-                       loss_of(model(inputs(world.rank(), 1)),
-                               targets(world.rank(), 1))
-                           .backward();
-                       check_same(gradients_of(*net), plain_gradients(0, 2),
-                                  1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    // On one rank only: it would hang if it were collective.
+    if (world.rank() == 0) {
+      const Tensor x = inputs(0, 1).requires_grad_();
+      const auto gradients = torch::autograd::grad({model(x).sum()}, {x});
+      TORCH_CHECK(gradients[0].defined());
+      TORCH_CHECK(!net->first->weight.grad().defined());
+    }
+    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
+        .backward();
+    check_same(gradients_of(*net), plain_gradients(0, 2), 1e-6);
+  });
 }
 
 TEST_P(DdpGraph, GradientPenaltiesWork) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [](ProcessGroup world) {
-            const auto penalty = [](auto& model, const Tensor& x) {
-              const auto inner = torch::autograd::grad(
-                  {model->forward(x).sum()}, {x}, {},
-                  /*retain_graph=*/true, /*create_graph=*/true);
-              return inner[0].pow(2).mean() + model->forward(x).pow(2).mean();
-            };
-            auto plain = filled(std::make_shared<NetImpl>());
-            penalty(plain, inputs(0, 2).requires_grad_()).backward();
-            auto net = filled(std::make_shared<NetImpl>());
-            DistributedDataParallel<NetImpl> model(net, world);
-            penalty(model, inputs(world.rank(), 1).requires_grad_()).backward();
-            check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
-          }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto penalty = [](auto& model, const Tensor& x) {
+      const auto inner =
+          torch::autograd::grad({model->forward(x).sum()}, {x}, {},
+                                /*retain_graph=*/true, /*create_graph=*/true);
+      return inner[0].pow(2).mean() + model->forward(x).pow(2).mean();
+    };
+    auto plain = filled(std::make_shared<NetImpl>());
+    penalty(plain, inputs(0, 2).requires_grad_()).backward();
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    penalty(model, inputs(world.rank(), 1).requires_grad_()).backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
+  });
 }
 
 TEST_P(DdpGraph, SecondDerivativesAcrossRanksAreRefused) {

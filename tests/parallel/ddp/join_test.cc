@@ -71,133 +71,112 @@ void train_unevenly(const ProcessGroup& world,
 }
 
 TEST_P(Join, RanksWithoutInputsAnswerTheOthers) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       train_unevenly(world, {6, 3}, {}, {});
-                       train_unevenly(world, {2, 5}, {}, {});
-                       train_unevenly(world, {0, 2}, {}, {});
-                       train_unevenly(world, {3, 3}, {}, {});
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    train_unevenly(world, {6, 3}, {}, {});
+    train_unevenly(world, {2, 5}, {}, {});
+    train_unevenly(world, {0, 2}, {}, {});
+    train_unevenly(world, {3, 3}, {}, {});
+  });
 }
 
 TEST_P(Join, CountsBackwardsAndNotForwards) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       const int64_t steps = world.rank() == 0 ? 1 : 3;
-                       model->join([&] {
-                         for (int64_t i = 0; i < steps; ++i) {
-                           model(inputs(0, 1));  // a look, no backward
-                           {
-                             const auto no_sync = model->no_sync();
-                             model(inputs(0, 1)).sum().backward();
-                           }
-                           const Tensor both =
-                               model(inputs(0, 1)) + model(inputs(1, 1));
-                           both.sum().backward();
-                         }
-                       });
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t steps = world.rank() == 0 ? 1 : 3;
+    model->join([&] {
+      for (int64_t i = 0; i < steps; ++i) {
+        model(inputs(0, 1));  // a look, no backward
+        {
+          const auto no_sync = model->no_sync();
+          model(inputs(0, 1)).sum().backward();
+        }
+        const Tensor both = model(inputs(0, 1)) + model(inputs(1, 1));
+        both.sum().backward();
+      }
+    });
+  });
 }
 
 TEST_P(Join, KeepsWhatWasAveragedWhileAllHadInputs) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       const int64_t r = world.rank();
-                       model->join([&] {
-                         loss_of(model(inputs(r, 1)), targets(r, 1)).backward();
-                         if (r == 1) return;
-                         // Added to it, without zero_grad().
-                         loss_of(model(inputs(2, 1)), targets(2, 1)).backward();
-                         auto expected = plain_gradients(2, 1);
-                         for (Tensor& gradient : expected) gradient /= 2;
-                         check_same(gradients_of(*net),
-                                    sum_of(expected, plain_gradients(0, 2)),
-                                    1e-5);
-                       });
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t r = world.rank();
+    model->join([&] {
+      loss_of(model(inputs(r, 1)), targets(r, 1)).backward();
+      if (r == 1) return;
+      // Added to it, without zero_grad().
+      loss_of(model(inputs(2, 1)), targets(2, 1)).backward();
+      auto expected = plain_gradients(2, 1);
+      for (Tensor& gradient : expected) gradient /= 2;
+      check_same(gradients_of(*net), sum_of(expected, plain_gradients(0, 2)),
+                 1e-5);
+    });
+  });
 }
 
 TEST_P(Join, DividesByThoseThatHaveInputsOnRequest) {
   const auto by_active = JoinOptions().divide_by_initial_world_size(false);
-  EXPECT_EQ(on_ranks(3,
-                     [&](ProcessGroup world) {
-                       train_unevenly(world, {1, 4, 2}, {}, by_active);
-                     }),
-            "");
+  run_on_ranks(3, [&](ProcessGroup world) {
+    train_unevenly(world, {1, 4, 2}, {}, by_active);
+  });
 }
 
 TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
-  EXPECT_EQ(
-      on_ranks(
-          2,
-          [&](ProcessGroup world) {
-            train_unevenly(world, {1, 4},
-                           Options().average(GradientAverage::kSamples), {});
-            train_unevenly(world, {4, 1},
-                           Options().find_unused_parameters(true), {});
-            train_unevenly(world, {4, 2}, Options().static_graph(true), {});
-            train_unevenly(
-                world, {1, 3},
-                Options().bucket_cap_mb(1e-5).gradient_as_bucket_view(false),
-                {});
-          }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    train_unevenly(world, {1, 4}, Options().average(GradientAverage::kSamples),
+                   {});
+    train_unevenly(world, {4, 1}, Options().find_unused_parameters(true), {});
+    train_unevenly(world, {4, 2}, Options().static_graph(true), {});
+    train_unevenly(world, {1, 3},
+                   Options().bucket_cap_mb(1e-5).gradient_as_bucket_view(false),
+                   {});
+  });
 }
 
 TEST_P(Join, TakesTheBuffersOfARankWithInputs) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = std::make_shared<testing_nets::NetImpl>();
-                       net->drop->eval();
-                       DistributedDataParallel<testing_nets::NetImpl> model(
-                           net, world);
-                       const int64_t steps = world.rank() == 0 ? 1 : 4;
-                       model->join([&] {
-                         for (int64_t i = 0; i < steps; ++i) {
-                           net->zero_grad();
-                           model(torch::ones({2, 3, 4, 4})).sum().backward();
-                         }
-                       });
-                       const auto batches = net->norm->num_batches_tracked;
-                       TORCH_CHECK(batches.item<int64_t>() == 4);
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<testing_nets::NetImpl>();
+    net->drop->eval();
+    DistributedDataParallel<testing_nets::NetImpl> model(net, world);
+    const int64_t steps = world.rank() == 0 ? 1 : 4;
+    model->join([&] {
+      for (int64_t i = 0; i < steps; ++i) {
+        net->zero_grad();
+        model(torch::ones({2, 3, 4, 4})).sum().backward();
+      }
+    });
+    const auto batches = net->norm->num_batches_tracked;
+    TORCH_CHECK(batches.item<int64_t>() == 4);
+  });
 }
 
 TEST_P(Join, CanEndTheEpochOnAllRanksInstead) {
-  EXPECT_EQ(on_ranks(2,
-                     [](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel<NetImpl> model(net, world);
-                       const int64_t steps = world.rank() == 0 ? 2 : 5;
-                       int64_t done = 0;
-                       const auto step = [&] {
-                         net->zero_grad();
-                         loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
-                       };
-                       try {
-                         model->join(
-                             [&] {
-                               for (; done < steps; ++done) step();
-                             },
-                             JoinOptions().throw_on_early_termination(true));
-                         TORCH_CHECK(false, "no exception");
-                       } catch (const ParallelError& error) {
-                         TORCH_CHECK(error.code() == ErrorCode::kUnevenInputs &&
-                                         contains(error.what(), "rank 0"),
-                                     error.what());
-                       }
-                       TORCH_CHECK(done == 2, done);
-                       step();  // all is well
-                     }),
-            "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t steps = world.rank() == 0 ? 2 : 5;
+    int64_t done = 0;
+    const auto step = [&] {
+      net->zero_grad();
+      loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+    };
+    try {
+      model->join(
+          [&] {
+            for (; done < steps; ++done) step();
+          },
+          JoinOptions().throw_on_early_termination(true));
+      TORCH_CHECK(false, "no exception");
+    } catch (const ParallelError& error) {
+      TORCH_CHECK(error.code() == ErrorCode::kUnevenInputs &&
+                      contains(error.what(), "rank 0"),
+                  error.what());
+    }
+    TORCH_CHECK(done == 2, done);
+    step();  // all is well
+  });
 }
 
 TEST_P(Join, AnExceptionInTheStepsEndsTheOthersWaits) {

@@ -75,23 +75,20 @@ TEST_P(DdpLoading, TorchLoadIntoTheWrappedModuleIsFollowed) {
        {Options(), Options().find_unused_parameters(true),
         Options().static_graph(true),
         Options().average(GradientAverage::kSamples)}) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](ProcessGroup world) {
-                         auto net = filled(std::make_shared<NetImpl>());
-                         Model model(net, world, options);
-                         torch::optim::SGD sgd(net->parameters(), 0.1);
-                         const int64_t r = world.rank();
-                         step(model, sgd, r, 1);
-                         load(net, doubled);
-                         step(model, sgd, 2 + r, 1);
-                         step(model, sgd, 4 + r, 1);
-                         load(net, doubled);
-                         load(net, tripled);
-                         step(model, sgd, 6 + r, 1);
-                         check_same(copies(net->parameters()),
-                                    copies(plain->parameters()), 1e-5);
-                       }),
-              "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = filled(std::make_shared<NetImpl>());
+      Model model(net, world, options);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      const int64_t r = world.rank();
+      step(model, sgd, r, 1);
+      load(net, doubled);
+      step(model, sgd, 2 + r, 1);
+      step(model, sgd, 4 + r, 1);
+      load(net, doubled);
+      load(net, tripled);
+      step(model, sgd, 6 + r, 1);
+      check_same(copies(net->parameters()), copies(plain->parameters()), 1e-5);
+    });
   }
 }
 
@@ -125,22 +122,20 @@ TEST_P(DdpLoading, OnOneRankAloneIsAnErrorInTheSameStep) {
 }
 
 TEST_P(DdpLoading, OfTheSameValuesOnOneRankChangesNothing) {
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       auto net = filled(std::make_shared<NetImpl>());
-                       Model model(net, world);
-                       torch::optim::SGD sgd(net->parameters(), 0.1);
-                       step(model, sgd, world.rank(), 1);
-                       if (world.rank() == 0) {
-                         for (Tensor& p : net->parameters()) {
-                           p.set_data(p.detach().clone());
-                         }
-                       }
-                       for (int i = 0; i < 2; ++i) {
-                         step(model, sgd, world.rank(), 1);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    Model model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    step(model, sgd, world.rank(), 1);
+    if (world.rank() == 0) {
+      for (Tensor& p : net->parameters()) {
+        p.set_data(p.detach().clone());
+      }
+    }
+    for (int i = 0; i < 2; ++i) {
+      step(model, sgd, world.rank(), 1);
+    }
+  });
 }
 
 TEST_P(DdpLoading, OfAnotherTypeOrShapeIsAnErrorByName) {

@@ -126,42 +126,34 @@ TEST_P(MixedSteps, SumEverythingAtTheNextSyncedCallInAnyOrder) {
     const Split even = [&](int64_t) {
       return std::vector<int64_t>(static_cast<size_t>(ranks), 2);
     };
-    EXPECT_EQ(on_ranks(ranks,
-                       [&](ProcessGroup world) {
-                         const auto net = filled(std::make_shared<NetImpl>());
-                         DistributedDataParallel model(net, world);
-                         for (const Program& program : programs(3)) {
-                           model->zero_grad();
-                           run(model, program, even, world);
-                           try {
-                             check_same(gradients_of(*net),
-                                        plain_gradients(program, even), 1e-5);
-                           } catch (const c10::Error& error) {
-                             throw std::runtime_error(text_of(program) + ": " +
-                                                      error.what());
-                           }
-                         }
-                       }),
-              "");
+    run_on_ranks(ranks, [&](ProcessGroup world) {
+      const auto net = filled(std::make_shared<NetImpl>());
+      DistributedDataParallel model(net, world);
+      for (const Program& program : programs(3)) {
+        model->zero_grad();
+        run(model, program, even, world);
+        try {
+          check_same(gradients_of(*net), plain_gradients(program, even), 1e-5);
+        } catch (const c10::Error& error) {
+          throw std::runtime_error(text_of(program) + ": " + error.what());
+        }
+      }
+    });
   }
 }
 
 TEST_P(MixedSteps, SumOfDataParallelIsThatOfDdp) {
   const Split even = [](int64_t) { return std::vector<int64_t>{4, 4}; };
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(std::make_shared<NetImpl>());
-                       DataParallel model(
-                           net, slices(2),
-                           DataParallelOptions().process_group(world));
-                       for (const Program& program : programs(2)) {
-                         model->zero_grad();
-                         run(model, program, even, world);
-                         check_same(gradients_of(*net),
-                                    plain_gradients(program, even), 1e-5);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DataParallel model(net, slices(2),
+                       DataParallelOptions().process_group(world));
+    for (const Program& program : programs(2)) {
+      model->zero_grad();
+      run(model, program, even, world);
+      check_same(gradients_of(*net), plain_gradients(program, even), 1e-5);
+    }
+  });
 }
 
 // Uneven in the same way in each batch, so that each rank's weight is the same
@@ -185,25 +177,21 @@ TEST_P(MixedSteps, WeightUnevenBatchesByTheirSamples) {
       {{kLocalStep, kLocalStep, kStep}, other},
       {{kStep, kLocalStep, kStep}, other},
   };
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 const auto net = filled(std::make_shared<NetImpl>());
-                 DistributedDataParallel model(
-                     net, world, Options().average(GradientAverage::kSamples));
-                 for (const Case& of : cases) {
-                   model->zero_grad();
-                   run(model, of.program, of.split, world);
-                   try {
-                     check_same(gradients_of(*net),
-                                plain_gradients(of.program, of.split), 1e-5);
-                   } catch (const c10::Error& error) {
-                     throw std::runtime_error(text_of(of.program) + ": " +
-                                              error.what());
-                   }
-                 }
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel model(net, world,
+                                  Options().average(GradientAverage::kSamples));
+    for (const Case& of : cases) {
+      model->zero_grad();
+      run(model, of.program, of.split, world);
+      try {
+        check_same(gradients_of(*net), plain_gradients(of.program, of.split),
+                   1e-5);
+      } catch (const c10::Error& error) {
+        throw std::runtime_error(text_of(of.program) + ": " + error.what());
+      }
+    }
+  });
 }
 
 TEST_P(MixedSteps, RefuseTwoWeightsForOneGradient) {
@@ -226,24 +214,21 @@ TEST_P(MixedSteps, RefuseTwoWeightsForOneGradient) {
 TEST_P(MixedSteps, ForgetWhatZeroGradCleared) {
   const Split even = [](int64_t) { return std::vector<int64_t>{2, 2}; };
   using enum Do;
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel model(net, world);
-                       for (const bool set_to_none : {true, false}) {
-                         for (const Do first : {kLocalBackward, kLocalStep}) {
-                           for (const Do last : {kBackward, kStep}) {
-                             run(model, {first}, even, world);
-                             model->zero_grad(set_to_none);
-                             run(model, {last}, even, world);
-                             check_same(gradients_of(*net),
-                                        plain_gradients({last}, even), 1e-5);
-                             model->zero_grad();
-                           }
-                         }
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel model(net, world);
+    for (const bool set_to_none : {true, false}) {
+      for (const Do first : {kLocalBackward, kLocalStep}) {
+        for (const Do last : {kBackward, kStep}) {
+          run(model, {first}, even, world);
+          model->zero_grad(set_to_none);
+          run(model, {last}, even, world);
+          check_same(gradients_of(*net), plain_gradients({last}, even), 1e-5);
+          model->zero_grad();
+        }
+      }
+    }
+  });
 }
 
 // As in a GAN with both networks in one module.
@@ -265,20 +250,17 @@ TEST_P(MixedSteps, LeaveNothingForTheOptimizerOfAnotherPart) {
       TORCH_CHECK(!item.value().grad().defined(), item.key());
     }
   };
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 const auto net = filled(std::make_shared<NetImpl>());
-                 DistributedDataParallel model(net, world);
-                 steps(*net, [&](int64_t i, torch::optim::SGD& optimizer) {
-                   const int64_t first = 8 * i + 4 * world.rank();
-                   model->train_step(inputs(first, 4), targets(first, 4),
-                                     loss_of, optimizer);
-                   check_empty(*net);
-                 });
-                 check_same(copies(net->parameters()), expected, 1e-5);
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel model(net, world);
+    steps(*net, [&](int64_t i, torch::optim::SGD& optimizer) {
+      const int64_t first = 8 * i + 4 * world.rank();
+      model->train_step(inputs(first, 4), targets(first, 4), loss_of,
+                        optimizer);
+      check_empty(*net);
+    });
+    check_same(copies(net->parameters()), expected, 1e-5);
+  });
   const auto net = filled(std::make_shared<NetImpl>());
   DataParallel model(net, slices(2));
   steps(*net, [&](int64_t i, torch::optim::SGD& optimizer) {
@@ -299,26 +281,24 @@ TEST_P(MixedSteps, LetTheUserMakeTheUpdateOfAnOptimizer) {
     adam.step();
   }
   const auto expected = copies(plain->parameters());
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(std::make_shared<NetImpl>());
-                       DistributedDataParallel model(net, world);
-                       torch::optim::Adam own(net->parameters(), 0.01);
-                       for (int64_t i = 0; i < 4; ++i) {
-                         const int64_t first = 8 * i + 4 * world.rank();
-                         const Tensor x = inputs(first, 4);
-                         const Tensor y = targets(first, 4);
-                         if (i % 2 == 0) {
-                           model->train_step(x, y, loss_of, own);
-                           continue;
-                         }
-                         model->train_step(x, y, loss_of);
-                         own.step();
-                         own.zero_grad();
-                       }
-                       check_same(copies(net->parameters()), expected, 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel model(net, world);
+    torch::optim::Adam own(net->parameters(), 0.01);
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t first = 8 * i + 4 * world.rank();
+      const Tensor x = inputs(first, 4);
+      const Tensor y = targets(first, 4);
+      if (i % 2 == 0) {
+        model->train_step(x, y, loss_of, own);
+        continue;
+      }
+      model->train_step(x, y, loss_of);
+      own.step();
+      own.zero_grad();
+    }
+    check_same(copies(net->parameters()), expected, 1e-5);
+  });
 }
 
 /// A penalty on the gradient at points that the loss or the module makes.
@@ -341,20 +321,16 @@ TEST_P(MixedSteps, LeavesThatTheModuleMakesAreItsOwn) {
   loss_of(plain->forward(inputs(0, 8)), targets(0, 8)).backward();
   const auto expected = gradients_of(*plain);
   const auto factory = [] { return std::make_shared<PenaltyImpl>(); };
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(factory());
-                       DistributedDataParallel<PenaltyImpl> model(net, factory,
-                                                                  world);
-                       for (int step = 0; step < 2; ++step) {
-                         model->zero_grad();
-                         model->train_step(inputs(4 * world.rank(), 4),
-                                           targets(4 * world.rank(), 4),
-                                           loss_of);
-                         check_same(gradients_of(*net), expected, 1e-5);
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(factory());
+    DistributedDataParallel<PenaltyImpl> model(net, factory, world);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      model->train_step(inputs(4 * world.rank(), 4),
+                        targets(4 * world.rank(), 4), loss_of);
+      check_same(gradients_of(*net), expected, 1e-5);
+    }
+  });
 }
 
 TEST_P(MixedSteps, ALeafFromOutsideIsStillRefused) {
@@ -385,40 +361,32 @@ struct NormImpl : torch::nn::Cloneable<NormImpl> {
 TEST_P(MixedSteps, KeepTheBuffersOfABackward) {
   const auto plain = filled(std::make_shared<NormImpl>());
   plain->forward(inputs(0, 4));
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(std::make_shared<NormImpl>());
-                       DistributedDataParallel model(net, world);
-                       model->make_state(net->fc->weight);
-                       const int64_t first = 4 * world.rank();
-                       loss_of(model->forward(inputs(first, 4)),
-                               targets(first, 4))
-                           .backward();
-                       model->load_buffers();
-                       check_same(copies(net->buffers()),
-                                  copies(plain->buffers()), 1e-6);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NormImpl>());
+    DistributedDataParallel model(net, world);
+    model->make_state(net->fc->weight);
+    const int64_t first = 4 * world.rank();
+    loss_of(model->forward(inputs(first, 4)), targets(first, 4)).backward();
+    model->load_buffers();
+    check_same(copies(net->buffers()), copies(plain->buffers()), 1e-6);
+  });
 }
 
 // The graph keeps what sums the gradients.
 TEST_P(MixedSteps, AWrapperThatIsDestroyedBeforeTheBackwardStillSums) {
   const Split even = [](int64_t) { return std::vector<int64_t>{2, 2}; };
   const auto expected = plain_gradients({Do::kBackward}, even);
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       const auto net = filled(std::make_shared<NetImpl>());
-                       Tensor loss;
-                       {
-                         DistributedDataParallel model(net, world);
-                         const int64_t first = 2 * world.rank();
-                         loss = loss_of(model->forward(inputs(first, 2)),
-                                        targets(first, 2));
-                       }
-                       loss.backward();
-                       check_same(gradients_of(*net), expected, 1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    Tensor loss;
+    {
+      DistributedDataParallel model(net, world);
+      const int64_t first = 2 * world.rank();
+      loss = loss_of(model->forward(inputs(first, 2)), targets(first, 2));
+    }
+    loss.backward();
+    check_same(gradients_of(*net), expected, 1e-5);
+  });
 }
 
 }  // namespace

@@ -41,15 +41,12 @@ TEST_P(DdpModules, AttentionWithoutMasksAndWeights) {
   const torch::nn::MultiheadAttentionOptions options(8, 2);
   auto plain = filled(std::make_shared<Attention>(options));
   loss(plain, sequences(0, 2)).backward();
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       auto net = filled(std::make_shared<Attention>(options));
-                       DistributedDataParallel<Attention> model(net, world);
-                       loss(model, sequences(world.rank(), 1)).backward();
-                       check_same(gradients_of(*net), gradients_of(*plain),
-                                  1e-5);
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = filled(std::make_shared<Attention>(options));
+    DistributedDataParallel<Attention> model(net, world);
+    loss(model, sequences(world.rank(), 1)).backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-5);
+  });
 }
 
 TEST_P(DdpModules, ATransformerWithoutMasks) {
@@ -58,21 +55,16 @@ TEST_P(DdpModules, ATransformerWithoutMasks) {
       torch::nn::TransformerOptions(8, 2, 1, 1).dim_feedforward(8).dropout(0);
   auto plain = filled(std::make_shared<Transformer>(options));
   plain->forward(sequences(0, 2), sequences(2, 2)).square().mean().backward();
-  EXPECT_EQ(
-      on_ranks(2,
-               [&](ProcessGroup world) {
-                 const int64_t r = world.rank();
-                 auto net = filled(std::make_shared<Transformer>(options));
-                 DistributedDataParallel<Transformer> model(net, world);
-                 model
-                     ->forward(sequences(r, 1), sequences(2 + r, 1), Tensor(),
-                               Tensor())
-                     .square()
-                     .mean()
-                     .backward();
-                 check_same(gradients_of(*net), gradients_of(*plain), 1e-4);
-               }),
-      "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const int64_t r = world.rank();
+    auto net = filled(std::make_shared<Transformer>(options));
+    DistributedDataParallel<Transformer> model(net, world);
+    model->forward(sequences(r, 1), sequences(2 + r, 1), Tensor(), Tensor())
+        .square()
+        .mean()
+        .backward();
+    check_same(gradients_of(*net), gradients_of(*plain), 1e-4);
+  });
 }
 
 /// A module with parameters of every shape and type.
@@ -100,21 +92,18 @@ TEST_P(DdpModules, OddParametersAreAveragedAsAnyOther) {
     odd.forward(inputs(sample, 1)).backward();
     plain.push_back(gradients_of(odd));
   }
-  EXPECT_EQ(on_ranks(2,
-                     [&](ProcessGroup world) {
-                       auto net = std::make_shared<OddImpl>();
-                       DistributedDataParallel<OddImpl> model(net, world);
-                       for (int step = 0; step < 2; ++step) {
-                         net->zero_grad();
-                         model(inputs(world.rank(), 1)).backward();
-                         const auto got = gradients_of(*net);
-                         for (size_t p = 0; p < got.size(); ++p) {
-                           check_same({got[p]},
-                                      {(plain[0][p] + plain[1][p]) / 2}, 1e-2);
-                         }
-                       }
-                     }),
-            "");
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = std::make_shared<OddImpl>();
+    DistributedDataParallel<OddImpl> model(net, world);
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      model(inputs(world.rank(), 1)).backward();
+      const auto got = gradients_of(*net);
+      for (size_t p = 0; p < got.size(); ++p) {
+        check_same({got[p]}, {(plain[0][p] + plain[1][p]) / 2}, 1e-2);
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ class OnBackends : public testing::TestWithParam<const char*> {
                               const std::function<void(ProcessGroup)>& task) {
     return failure_of(ranks, GetParam(), task);
   }
+  /// Same, and expects that no rank throws.
+  static void run_on_ranks(int ranks,
+                           const std::function<void(ProcessGroup)>& task) {
+    EXPECT_EQ(on_ranks(ranks, task), "");
+  }
 };
 
 /// Two layers with a ReLU between them.

@@ -48,19 +48,16 @@ INSTANTIATE_TEST_SUITE_P(Backends, DdpSharedGradients,
 // sums here are computed from single ones.
 TEST_P(DdpSharedGradients, AddUpToWhatEachBackwardGives) {
   for (const Options& options : every_option()) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](ProcessGroup world) {
-                         auto net = std::make_shared<PositionsImpl>();
-                         Positions model(net, world, options);
-                         const Tensor x = inputs(world.rank(), 1);
-                         const Tensor mean = inputs(0, 2).mean(0);
-                         for (int step = 1; step < 4; ++step) {
-                           (model(x) * x).sum().backward();
-                           check_same(gradients_of(*net),
-                                      {mean * step, mean * step}, 1e-6);
-                         }
-                       }),
-              "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = std::make_shared<PositionsImpl>();
+      Positions model(net, world, options);
+      const Tensor x = inputs(world.rank(), 1);
+      const Tensor mean = inputs(0, 2).mean(0);
+      for (int step = 1; step < 4; ++step) {
+        (model(x) * x).sum().backward();
+        check_same(gradients_of(*net), {mean * step, mean * step}, 1e-6);
+      }
+    });
   }
 }
 
@@ -127,52 +124,48 @@ TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
 
 TEST_P(DdpSharedGradients, AddUpUnderNoSync) {
   for (const Options& options : every_option()) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](ProcessGroup world) {
-                         auto net = std::make_shared<PositionsImpl>();
-                         Positions model(net, world, options);
-                         const Tensor x = inputs(world.rank(), 1);
-                         {
-                           const auto no_sync = model->no_sync();
-                           for (int step = 1; step < 4; ++step) {
-                             (model(x) * x).sum().backward();
-                             const Tensor sum = x[0] * step;
-                             check_same(gradients_of(*net), {sum, sum}, 1e-6);
-                           }
-                         }
-                         (model(x) * x).sum().backward();
-                         const Tensor sum = inputs(0, 2).mean(0) * 4;
-                         check_same(gradients_of(*net), {sum, sum}, 1e-6);
-                       }),
-              "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = std::make_shared<PositionsImpl>();
+      Positions model(net, world, options);
+      const Tensor x = inputs(world.rank(), 1);
+      {
+        const auto no_sync = model->no_sync();
+        for (int step = 1; step < 4; ++step) {
+          (model(x) * x).sum().backward();
+          const Tensor sum = x[0] * step;
+          check_same(gradients_of(*net), {sum, sum}, 1e-6);
+        }
+      }
+      (model(x) * x).sum().backward();
+      const Tensor sum = inputs(0, 2).mean(0) * 4;
+      check_same(gradients_of(*net), {sum, sum}, 1e-6);
+    });
   }
 }
 
 TEST_P(DdpSharedGradients, LeaveTheCallersTensorsAlone) {
   for (const Options& options : every_option()) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](ProcessGroup world) {
-                         auto net = std::make_shared<PositionsImpl>();
-                         Positions model(net, world, options);
-                         const Tensor zero = torch::zeros({1, 4});
-                         const Tensor given = inputs(world.rank(), 1);
-                         const Tensor before = given.clone();
-                         for (int step = 1; step < 3; ++step) {
-                           // The gradient of `position` is a view of `given`.
-                           model(zero).backward(given);
-                           check_same({given}, {before});
-                           const Tensor sum = inputs(0, 2).mean(0) * step;
-                           check_same(gradients_of(*net), {sum, sum}, 1e-6);
-                         }
-                         {
-                           const auto no_sync = model->no_sync();
-                           net->zero_grad();
-                           model(zero).backward(given);
-                           model(zero).backward(given);
-                           check_same({given}, {before});
-                         }
-                       }),
-              "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = std::make_shared<PositionsImpl>();
+      Positions model(net, world, options);
+      const Tensor zero = torch::zeros({1, 4});
+      const Tensor given = inputs(world.rank(), 1);
+      const Tensor before = given.clone();
+      for (int step = 1; step < 3; ++step) {
+        // The gradient of `position` is a view of `given`.
+        model(zero).backward(given);
+        check_same({given}, {before});
+        const Tensor sum = inputs(0, 2).mean(0) * step;
+        check_same(gradients_of(*net), {sum, sum}, 1e-6);
+      }
+      {
+        const auto no_sync = model->no_sync();
+        net->zero_grad();
+        model(zero).backward(given);
+        model(zero).backward(given);
+        check_same({given}, {before});
+      }
+    });
   }
 }
 
@@ -185,44 +178,33 @@ struct OffsetImpl : torch::nn::Module {
 
 TEST_P(DdpSharedGradients, OfOneParameterAndAResidualBranchAreApart) {
   for (const Options& options : every_option()) {
-    EXPECT_EQ(on_ranks(2,
-                       [&](ProcessGroup world) {
-                         auto net = std::make_shared<OffsetImpl>();
-                         DistributedDataParallel<OffsetImpl> model(net, world,
-                                                                   options);
-                         const Tensor given = inputs(world.rank(), 1);
-                         for (int step = 1; step < 3; ++step) {
-                           Tensor x = torch::zeros({1, 4}).requires_grad_();
-                           model(x).backward(given);
-                           check_same({given, x.grad()},
-                                      {inputs(world.rank(), 1),
-                                       inputs(world.rank(), 1)});
-                           check_same(gradients_of(*net),
-                                      {inputs(0, 2).mean(0) * step}, 1e-6);
-                         }
-                       }),
-              "");
+    run_on_ranks(2, [&](ProcessGroup world) {
+      auto net = std::make_shared<OffsetImpl>();
+      DistributedDataParallel<OffsetImpl> model(net, world, options);
+      const Tensor given = inputs(world.rank(), 1);
+      for (int step = 1; step < 3; ++step) {
+        Tensor x = torch::zeros({1, 4}).requires_grad_();
+        model(x).backward(given);
+        check_same({given, x.grad()},
+                   {inputs(world.rank(), 1), inputs(world.rank(), 1)});
+        check_same(gradients_of(*net), {inputs(0, 2).mean(0) * step}, 1e-6);
+      }
+    });
   }
 }
 
 TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
-  EXPECT_EQ(
-      on_ranks(2,
-               [](ProcessGroup world) {
-                 auto net = std::make_shared<PositionsImpl>();
-                 Positions model(net, world,
-                                 Options().gradient_as_bucket_view(false));
-                 Tensor flat = torch::zeros({2, 4});
-                 net->position.mutable_grad() = flat[0];
-                 net->type.mutable_grad() = flat[1];
-                 const Tensor x = inputs(world.rank(), 1);
-                 (model(x) * x).sum().backward();
-                 check_same(
-                     {flat},
-                     {inputs(0, 2).mean(0, true).expand({2, 4}).contiguous()},
-                     1e-6);
-               }),
-      "");
+  run_on_ranks(2, [](ProcessGroup world) {
+    auto net = std::make_shared<PositionsImpl>();
+    Positions model(net, world, Options().gradient_as_bucket_view(false));
+    Tensor flat = torch::zeros({2, 4});
+    net->position.mutable_grad() = flat[0];
+    net->type.mutable_grad() = flat[1];
+    const Tensor x = inputs(world.rank(), 1);
+    (model(x) * x).sum().backward();
+    check_same({flat}, {inputs(0, 2).mean(0, true).expand({2, 4}).contiguous()},
+               1e-6);
+  });
 }
 
 TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
@@ -246,7 +228,7 @@ TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
     check_same(gradients_of(*net), expected, 1e-5);
   };
   for (const bool set_to_none : {true, false}) {
-    EXPECT_EQ(on_ranks(2, [&](ProcessGroup w) { steps(w, set_to_none); }), "");
+    run_on_ranks(2, [&](ProcessGroup w) { steps(w, set_to_none); });
   }
   const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
