@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 
 namespace lockstep::data {
 namespace {
