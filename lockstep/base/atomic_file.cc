@@ -21,10 +21,6 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void fail(std::string_view act, std::string_view path, int code) {
-  throw file_error(act, path, code);
-}
-
 std::string folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
@@ -37,15 +33,27 @@ std::string follow_links(const std::string& path) {
   return real ? std::string(real.get()) : path;
 }
 
+// Calls `write_some` until it has written all bytes of the file at `path`.
+template <class WriteSome>
+void write_all(const std::string& path, std::span<const std::byte> bytes,
+               const WriteSome& write_some) {
+  while (!bytes.empty()) {
+    const ssize_t written = write_some(bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw file_error("write", path, errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   struct stat existing {};
   if (::stat(path_.c_str(), &existing) == 0) {
-    if (S_ISDIR(existing.st_mode)) fail("write", path_, EISDIR);
+    if (S_ISDIR(existing.st_mode)) throw file_error("write", path_, EISDIR);
     if (!S_ISREG(existing.st_mode)) {
       fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
-      if (fd_ < 0) fail("write", path_, errno);
+      if (fd_ < 0) throw file_error("write", path_, errno);
       return;
     }
     path_ = follow_links(path_);
@@ -56,7 +64,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
                  0666);
   } while (fd_ < 0 && errno == EEXIST);
-  if (fd_ < 0) fail("write", path_, errno);
+  if (fd_ < 0) throw file_error("write", path_, errno);
 }
 
 AtomicFile::~AtomicFile() {
@@ -65,16 +73,10 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  if (fd_ < 0) fail("write more to", path_, EBADF);
-  // The kernel takes at most 2 GiB - 4 KiB in a call.
-  constexpr size_t kMost = size_t{1} << 30;
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::write(fd_, bytes.data(), std::min(bytes.size(), kMost));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write", path_, errno);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
+  if (fd_ < 0) throw file_error("write more to", path_, EBADF);
+  write_all(path_, bytes, [this](std::span<const std::byte> rest) {
+    return ::write(fd_, rest.data(), rest.size());
+  });
 }
 
 void AtomicFile::write(std::string_view text) {
@@ -82,27 +84,23 @@ void AtomicFile::write(std::string_view text) {
 }
 
 void AtomicFile::rewrite(size_t offset, std::span<const std::byte> bytes) {
-  if (fd_ < 0) fail("write more to", path_, EBADF);
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write", path_, errno);
-    offset += static_cast<size_t>(written);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
+  if (fd_ < 0) throw file_error("write more to", path_, EBADF);
+  write_all(path_, bytes, [&](std::span<const std::byte> rest) {
+    const size_t at = offset + bytes.size() - rest.size();
+    return ::pwrite(fd_, rest.data(), rest.size(), static_cast<off_t>(at));
+  });
 }
 
 void AtomicFile::commit() {
-  if (fd_ < 0) fail("commit again", path_, EBADF);
+  if (fd_ < 0) throw file_error("commit again", path_, EBADF);
   if (temporary_.empty()) {
     close_file();
     return;
   }
-  if (::fsync(fd_) != 0) fail("sync", path_, errno);
+  if (::fsync(fd_) != 0) throw file_error("sync", path_, errno);
   close_file();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    fail("rename to", path_, errno);
+    throw file_error("rename to", path_, errno);
   }
   temporary_.clear();
   sync_directory(folder_of(path_));
@@ -111,16 +109,17 @@ void AtomicFile::commit() {
 void AtomicFile::close_file() {
   const int fd = std::exchange(fd_, -1);
   // Network file systems report a failed write only here.
-  if (::close(fd) != 0 && errno != EINTR) fail("close", path_, errno);
+  if (::close(fd) != 0 && errno != EINTR)
+    throw file_error("close", path_, errno);
 }
 
 void sync_directory(const std::string& path) {
   const FileDescriptor folder(
       ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0) fail("open folder", path, errno);
+  if (folder.get() < 0) throw file_error("open folder", path, errno);
   // EINVAL means that the file system can't sync folders.
   if (::fsync(folder.get()) != 0 && errno != EINVAL) {
-    fail("sync folder", path, errno);
+    throw file_error("sync folder", path, errno);
   }
 }
 
@@ -134,7 +133,8 @@ void make_directories(const std::string& path) {
     const int code = errno;
     // Another process may have created it in the meantime.
     if (std::filesystem::is_directory(part, ignored)) continue;
-    fail("make folder", part.string(), code == EEXIST ? ENOTDIR : code);
+    throw file_error("make folder", part.string(),
+                     code == EEXIST ? ENOTDIR : code);
   }
 }
 
@@ -158,7 +158,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
     const ssize_t got =
         ::read(file.get(), content.data() + filled, content.size() - filled);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("read", path, errno);
+    if (got < 0) throw file_error("read", path, errno);
     if (got == 0) break;
     filled += static_cast<size_t>(got);
     if (filled > max_bytes) refuse("more");

@@ -22,11 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(std::string_view act, const std::string& path,
-                       int code) {
-  throw file_error(act, path, code);
-}
-
 fs::path parent_of(const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
   return parent.empty() ? "." : parent;
@@ -44,19 +39,16 @@ bool is_temporary_name(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-// Opens and locks a folder. Returns its descriptor, or -1 if another process
-// holds the lock. The kernel drops the lock when the owner dies for any reason.
-// Process ids would not do: they are reused, and mean nothing on another host.
-int lock_folder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return -1;
+// Opens and locks a folder. Returns no descriptor if another process holds the
+// lock. The kernel drops the lock when the owner dies for any reason. Process
+// ids would not do: they are reused, and mean nothing on another host.
+FileDescriptor lock_folder(const std::string& path) {
+  FileDescriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
-      status.st_nlink > 0) {
-    return fd;
-  }
-  close(fd);
-  return -1;
+  const bool is_locked =
+      folder.is_open() && flock(folder.get(), LOCK_EX | LOCK_NB) == 0 &&
+      fstat(folder.get(), &status) == 0 && status.st_nlink > 0;
+  return is_locked ? std::move(folder) : FileDescriptor();
 }
 
 void remove_quietly(const std::string& path) {
@@ -70,34 +62,34 @@ AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
   // sweep_unfinished_folders() of another process may remove the new folder
   // before it is locked. In that case, try again with another name.
   constexpr int kTries = 100;
-  for (int i = 0; i < kTries && lock_ < 0; ++i) {
+  for (int i = 0; i < kTries && !lock_.is_open(); ++i) {
     temporary_ = temporary_name(path_);
     if (mkdir(temporary_.c_str(), 0700) != 0) {
       if (errno == EEXIST) continue;
-      fail("make folder", temporary_, errno);
+      throw file_error("make folder", temporary_, errno);
     }
     lock_ = lock_folder(temporary_);
   }
-  if (lock_ < 0) fail("lock folder", temporary_, EWOULDBLOCK);
+  if (!lock_.is_open())
+    throw file_error("lock folder", temporary_, EWOULDBLOCK);
 }
 
 AtomicFolder::~AtomicFolder() {
   if (!temporary_.empty()) remove_quietly(temporary_);
-  if (lock_ >= 0) close(lock_);
 }
 
 void AtomicFolder::commit() {
   sync_directory(temporary_);
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) {
-      fail("rename to", path_, errno);
+      throw file_error("rename to", path_, errno);
     }
     if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
                   RENAME_EXCHANGE) != 0) {
       // The file system has no exchange. Neither folder exists for a moment.
       remove_folder(path_);
       if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-        fail("rename to", path_, errno);
+        throw file_error("rename to", path_, errno);
       }
     }
   }
@@ -115,16 +107,15 @@ void sweep_unfinished_folders(const std::string& parent) {
     }
   }
   for (const std::string& path : found) {
-    const int lock = lock_folder(path);
-    if (lock < 0) continue;
-    remove_quietly(path);
-    close(lock);
+    const FileDescriptor lock = lock_folder(path);
+    if (lock.is_open()) remove_quietly(path);
   }
 }
 
 void remove_folder(const std::string& path) {
   const std::string aside = temporary_name(path);
-  if (rename(path.c_str(), aside.c_str()) != 0) fail("remove", path, errno);
+  if (rename(path.c_str(), aside.c_str()) != 0)
+    throw file_error("remove", path, errno);
   remove_quietly(aside);
 }
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "lockstep/base/file_descriptor.h"
+
 namespace lockstep {
 
 /// A folder that appears under its name only when it is complete. It is built
@@ -25,7 +27,7 @@ class AtomicFolder {
  private:
   std::string path_;
   std::string temporary_;
-  int lock_ = -1;  ///< descriptor that holds the lock
+  FileDescriptor lock_;
 };
 
 /// Removes the temporary folders in `parent` whose owners are dead.

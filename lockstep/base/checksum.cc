@@ -3,6 +3,7 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <openssl/evp.h>
 
 #include "lockstep/base/error.h"
@@ -92,9 +93,7 @@ std::string Digest::hex() {
   check(EVP_DigestFinal_ex(state_->context, digest.data(), &size),
         state_->name);
   state_.reset();
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return fmt::format("{:02x}", fmt::join(std::span(digest).first(size), ""));
 }
 
 }  // namespace lockstep

@@ -55,16 +55,11 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 // exec the child has only one thread. It must not allocate or take a lock that
 // another thread of the parent may hold.
 struct Prepared {
-  explicit Prepared(const ChildOptions& options)
-      : files(candidate_files(options)),
+  explicit Prepared(const ChildOptions& its_options)
+      : options(its_options),
+        files(candidate_files(options)),
         arguments(pointers(options.arguments)),
-        environment(pointers(options.environment)),
-        in_fd(options.in_fd),
-        out_fd(options.out_fd >= 0 ? options.out_fd : STDOUT_FILENO),
-        err_fd(options.err_fd >= 0 ? options.err_fd : STDERR_FILENO),
-        is_pinned(!options.cores.empty()),
-        dies_with_thread(options.dies_with_thread),
-        parent(::getpid()) {
+        environment(pointers(options.environment)) {
     CPU_ZERO(&cores);
     for (const int core : options.cores) {
       if (core < CPU_SETSIZE) CPU_SET(static_cast<size_t>(core), &cores);
@@ -75,15 +70,11 @@ struct Prepared {
     }
   }
 
+  const ChildOptions& options;
   std::vector<std::string> files;
   std::vector<char*> arguments;
   std::vector<char*> environment;
-  int in_fd;
-  int out_fd;
-  int err_fd;
-  bool is_pinned;
-  bool dies_with_thread;
-  pid_t parent;
+  pid_t parent = ::getpid();
   cpu_set_t cores;
   sigset_t default_signals;
 };
@@ -127,11 +118,13 @@ void reset_signals(const sigset_t& default_signals) {
 // Sets stdin, stdout and stderr. If this process has closed its own, other
 // descriptors may have their numbers. All are copied to higher numbers first,
 // so that none is replaced before it is used.
-bool set_standard_files(const Prepared& prepared) {
-  const int in_fd = prepared.in_fd >= 0
-                        ? prepared.in_fd
+bool set_standard_files(const ChildOptions& options) {
+  const int in_fd = options.in_fd >= 0
+                        ? options.in_fd
                         : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const std::array<int, 3> found = {in_fd, prepared.out_fd, prepared.err_fd};
+  const std::array<int, 3> found = {
+      in_fd, options.out_fd >= 0 ? options.out_fd : STDOUT_FILENO,
+      options.err_fd >= 0 ? options.err_fd : STDERR_FILENO};
   std::array<int, 3> copies{};
   for (size_t i = 0; i < found.size(); ++i) {
     copies[i] = ::fcntl(found[i], F_DUPFD_CLOEXEC, 3);
@@ -163,19 +156,19 @@ int execute(const Prepared& prepared) {
 }
 
 [[noreturn]] void run_program(const Prepared& prepared, int status_fd) {
-  if (prepared.dies_with_thread) {
+  if (prepared.options.dies_with_thread) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The parent may have died before that call.
     if (::getppid() != prepared.parent) ::_exit(127);
   }
   ::setpgid(0, 0);
   reset_signals(prepared.default_signals);
-  if (prepared.is_pinned) {
+  if (!prepared.options.cores.empty()) {
     ::sched_setaffinity(0, sizeof prepared.cores, &prepared.cores);
   }
   const int high_status_fd = ::fcntl(status_fd, F_DUPFD_CLOEXEC, 3);
   int error = 0;
-  if (high_status_fd >= 0 && set_standard_files(prepared)) {
+  if (high_status_fd >= 0 && set_standard_files(prepared.options)) {
     // Close descriptors that a library opened without O_CLOEXEC.
     ::syscall(SYS_close_range, 3U, ~0U, 4U /* CLOSE_RANGE_CLOEXEC */);
     error = execute(prepared);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -19,6 +18,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -73,10 +73,8 @@ std::optional<std::vector<int>> cores_of_job() {
   std::vector<int> cores;
   std::istringstream stream(*text);
   for (std::string word; std::getline(stream, word, ',');) {
-    int core = -1;
-    const auto [end, error] =
-        std::from_chars(word.data(), word.data() + word.size(), core);
-    if (error != std::errc() || end != word.data() + word.size() || core < 0) {
+    const auto core = parse_number<int>(word);
+    if (!core || *core < 0) {
       throw InvalidArgument("env",
                             {.code = ErrorCode::kBadVariable,
                              .what = fmt::format("bad {}", kCoresVariable),
@@ -84,7 +82,7 @@ std::optional<std::vector<int>> cores_of_job() {
                              .got = *text,
                              .fix = "unset it"});
     }
-    cores.push_back(core);
+    cores.push_back(*core);
   }
   std::sort(cores.begin(), cores.end());
   const bool is_job =

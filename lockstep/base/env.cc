@@ -1,11 +1,11 @@
 #include "lockstep/base/env.h"
 
-#include <charconv>
 #include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -31,11 +31,8 @@ std::optional<int64_t> env_integer(const std::string& name, int64_t least,
                                    int64_t most) {
   const auto text = env(name);
   if (!text) return std::nullopt;
-  int64_t value = 0;
-  const char* end = text->data() + text->size();
-  const auto [stop, code] = std::from_chars(text->data(), end, value);
-  const bool is_number = code == std::errc() && stop == end;
-  if (!is_number || value < least || value > most) {
+  const auto value = parse_number<int64_t>(*text);
+  if (!value || *value < least || *value > most) {
     std::string expected = "a whole number";
     if (least != INT64_MIN) expected += fmt::format(" from {}", least);
     if (most != INT64_MAX) expected += fmt::format(" up to {}", most);

@@ -71,4 +71,11 @@ std::string printable_line(std::string_view text, size_t max_bytes) {
   return shown;
 }
 
+std::string printable_ascii(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+  return text;
+}
+
 }  // namespace lockstep

@@ -15,4 +15,8 @@ std::string printable(std::string_view text, size_t max_bytes);
 /// Returns the same in one line, without tabs and newlines.
 std::string printable_line(std::string_view text, size_t max_bytes);
 
+/// Returns `text` with a ? for each byte that is not printable ASCII. For
+/// messages that quote a file or a server and must not garble a terminal.
+std::string printable_ascii(std::string text);
+
 }  // namespace lockstep

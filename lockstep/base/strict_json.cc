@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/classic_locale.h"
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <sys/ioctl.h>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -34,12 +34,9 @@ int terminal_width(int fd) {
   if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     return std::max<int>(size.ws_col, kLeastColumns);
   }
-  const std::string text = env("COLUMNS").value_or("");
-  int columns = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, columns);
-  const bool is_number = error == std::errc() && rest == end && columns > 0;
-  return is_number ? std::max(columns, kLeastColumns) : kUsualColumns;
+  const auto columns = parse_number<int>(env("COLUMNS").value_or(""));
+  if (!columns || *columns <= 0) return kUsualColumns;
+  return std::max(*columns, kLeastColumns);
 }
 
 bool wants_colour(int fd) { return is_terminal(fd) && !env("NO_COLOR"); }

@@ -18,6 +18,8 @@
 namespace lockstep {
 namespace {
 
+using c10d::OpType;
+
 /// A c10d backend whose calls are those of a ProcessGroup over shm or tcp. Its
 /// calls and those of the ProcessGroup go through one queue, in the order in
 /// which they are made.
@@ -27,76 +29,247 @@ class C10dBackend : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
 
-  explicit C10dBackend(std::shared_ptr<Transport> transport);
+  explicit C10dBackend(std::shared_ptr<Transport> transport)
+      : Backend(transport->rank(), transport->size()),
+        transport_(std::move(transport)) {}
 
   const std::string getBackendName() const override {
     return transport_->name();
   }
-  c10::intrusive_ptr<Options> getBackendOptions() override;
+
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>(getBackendName(),
+                                        transport_->timeout());
+  }
+
   bool supportsCoalescing() const override { return true; }
   // Operations complete in order, so all are done when the last one is.
   void startCoalescing() override {}
-  Work endCoalescing() override;
+
+  Work endCoalescing() override {
+    return transport_->begin({.type = OpType::COALESCED},
+                             transport_->timeout());
+  }
+
   void setTimeout(std::chrono::milliseconds timeout) override {
     transport_->set_timeout(timeout);
   }
+
   // Number of the next collective. Each rank counts its collectives from 0.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {
     return transport_->sequence_number();
   }
+
   /// Allocates a tensor that all_reduce() does not have to copy, if the ranks
   /// share memory. Collective: c10d's Reducer calls it on all ranks with the
   /// same size.
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    const auto type = options.dtype().toScalarType();
+    if (size < 0 || !options.device().is_cpu()) {
+      throw InvalidArgument(
+          "comm",
+          {.code = ErrorCode::kBadTensor,
+           .what = "can't allocate a tensor in shared memory",
+           .expected = "at least 0 elements, on cpu",
+           .got = fmt::format("{} on {}", size, c10::str(options.device()))});
+    }
+    const auto bytes = static_cast<size_t>(size) * c10::elementSize(type);
+    return transport_->share(bytes).tensor(getRank(), 0, {size}, type);
+  }
+
   bool supportsTensorAlloc(c10::DeviceIndex) override {
     return transport_->can_share_memory();
   }
 
-  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override;
+  Work broadcast(Tensors& tensors,
+                 const c10d::BroadcastOptions& options) override {
+    const CallChecks check = checks("broadcast");
+    const at::Tensor tensor = check.only(tensors);
+    check.root(options.rootRank, options.rootTensor);
+    return submit(calls().broadcast(tensor, options.rootRank), options);
+  }
+
   /// Takes one dense tensor, or one sparse tensor (COO), which can be summed
   /// and averaged.
-  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions&) override;
+  Work allreduce(Tensors& tensors,
+                 const c10d::AllreduceOptions& options) override {
+    const at::Tensor tensor = checks("all_reduce").only(tensors);
+    return submit(calls().all_reduce(tensor, options.reduceOp), options);
+  }
+
   Work allreduce_sparse(Tensors& tensors,
-                        const c10d::AllreduceOptions&) override;
+                        const c10d::AllreduceOptions& options) override {
+    const at::Tensor tensor = checks("allreduce_sparse").only(tensors);
+    check_sparse(tensor, options.reduceOp);
+    return submit(calls().all_reduce(tensor, options.reduceOp), options);
+  }
+
   /// Reduces as if all tensors were copied into one tensor, which is reduced
   /// and copied back. So a tensor that is listed twice is summed once.
-  Work allreduce_coalesced(Tensors& tensors,
-                           const c10d::AllreduceCoalescedOptions&) override;
-  Work reduce(Tensors& tensors, const c10d::ReduceOptions&) override;
+  Work allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override {
+    const CallChecks check = checks("allreduce_coalesced");
+    check.coalesced(tensors);
+    check.outputs(tensors);
+    check.reduction(tensors[0], options.reduceOp);
+    CollectiveCall call{.type = OpType::ALLREDUCE_COALESCED,
+                        .outputs = tensors};
+    if (may_overlap(tensors)) {
+      // In one message, all tensors are read before any of them is written.
+      call.collectives = {AllReduceCoalesced{tensors, options.reduceOp}};
+    } else {
+      append_joined(tensors, options.reduceOp,
+                    transport_->small_message_bytes(), call.collectives);
+    }
+    return submit(std::move(call), options);
+  }
+
+  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const CallChecks check = checks("reduce");
+    const at::Tensor tensor = check.only(tensors);
+    check.root(options.rootRank, options.rootTensor);
+    return submit(calls().reduce(tensor, options.rootRank, options.reduceOp),
+                  options);
+  }
+
   Work allgather(Lists& outputs, Tensors& inputs,
-                 const c10d::AllgatherOptions&) override;
+                 const c10d::AllgatherOptions& options) override {
+    const CallChecks check = checks("all_gather");
+    return submit(calls().all_gather(check.only(outputs), check.only(inputs)),
+                  options);
+  }
+
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
-                       const c10d::AllgatherOptions&) override;
+                       const c10d::AllgatherOptions& options) override {
+    Tensors outputs{output}, inputs{input};
+    return allgather_into_tensor_coalesced(outputs, inputs, options);
+  }
+
   Work allgather_coalesced(Lists& outputs, Tensors& inputs,
-                           const c10d::AllgatherOptions&) override;
-  Work allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                       const c10d::AllgatherOptions&) override;
+                           const c10d::AllgatherOptions& options) override {
+    const CallChecks check = checks("allgather_coalesced");
+    check.inputs(inputs);
+    check.same_count("a list for each rank", static_cast<size_t>(getSize()),
+                     outputs.size());
+    // outputs[rank][i] gets inputs[i] of that rank.
+    Lists of_inputs(inputs.size());
+    for (const auto& of_rank : outputs) {
+      check.same_count("an output for each input", inputs.size(),
+                       of_rank.size());
+      check.outputs(of_rank);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        of_inputs[i].push_back(of_rank[i]);
+      }
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check.parts(of_inputs[i], inputs[i]);
+    }
+    CollectiveCall call{.type = OpType::ALLGATHER_COALESCED, .outputs = inputs};
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      call.collectives.push_back(AllGather{of_inputs[i], inputs[i]});
+    }
+    return submit(std::move(call), options);
+  }
+
+  Work allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::AllgatherOptions& options) override {
+    checks("all_gather_into_tensor")
+        .same_count("an output for each input", inputs.size(), outputs.size());
+    CollectiveCall all{.type = OpType::_ALLGATHER_BASE};
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      all.append(calls().all_gather_into_tensor(outputs[i], inputs[i]));
+    }
+    return submit(std::move(all), options);
+  }
+
   Work gather(Lists& outputs, Tensors& inputs,
-              const c10d::GatherOptions&) override;
+              const c10d::GatherOptions& options) override {
+    const CallChecks check = checks("gather");
+    check.root(options.rootRank);
+    const at::Tensor input = check.only(inputs);
+    return submit(calls().gather(check.only_at_root(outputs, options.rootRank),
+                                 input, options.rootRank),
+                  options);
+  }
+
   Work scatter(Tensors& outputs, Lists& inputs,
-               const c10d::ScatterOptions&) override;
+               const c10d::ScatterOptions& options) override {
+    const CallChecks check = checks("scatter");
+    check.root(options.rootRank);
+    const at::Tensor output = check.only(outputs);
+    return submit(
+        calls().scatter(output, check.only_at_root(inputs, options.rootRank),
+                        options.rootRank),
+        options);
+  }
+
   Work reduce_scatter(Tensors& outputs, Lists& inputs,
-                      const c10d::ReduceScatterOptions&) override;
-  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                            const c10d::ReduceScatterOptions&) override;
+                      const c10d::ReduceScatterOptions& options) override {
+    const CallChecks check = checks("reduce_scatter");
+    return submit(calls().reduce_scatter(check.only(outputs),
+                                         check.only(inputs), options.reduceOp),
+                  options);
+  }
+
+  Work _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override {
+    Tensors outputs{output}, inputs{input};
+    return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
+
   Work reduce_scatter_tensor_coalesced(
       Tensors& outputs, Tensors& inputs,
-      const c10d::ReduceScatterOptions&) override;
+      const c10d::ReduceScatterOptions& options) override {
+    checks("reduce_scatter_tensor")
+        .same_count("an input for each output", outputs.size(), inputs.size());
+    CollectiveCall all{.type = OpType::_REDUCE_SCATTER_BASE};
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      all.append(calls().reduce_scatter_tensor(outputs[i], inputs[i],
+                                               options.reduceOp));
+    }
+    return submit(std::move(all), options);
+  }
+
   Work alltoall_base(at::Tensor& output, at::Tensor& input,
                      std::vector<int64_t>& output_splits,
                      std::vector<int64_t>& input_splits,
-                     const c10d::AllToAllOptions&) override;
+                     const c10d::AllToAllOptions& options) override {
+    return submit(
+        calls().all_to_all_single(output, input, output_splits, input_splits),
+        options);
+  }
+
   Work alltoall(Tensors& outputs, Tensors& inputs,
-                const c10d::AllToAllOptions&) override;
-  Work barrier(const c10d::BarrierOptions&) override;
+                const c10d::AllToAllOptions& options) override {
+    return submit(calls().all_to_all(outputs, inputs), options);
+  }
+
+  Work barrier(const c10d::BarrierOptions& options) override {
+    return submit(calls().barrier(), options);
+  }
+
   // Messages do not wait for queued calls, and queued calls do not wait for
   // them.
-  void monitoredBarrier(const c10d::BarrierOptions&,
-                        bool wait_all_ranks) override;
-  Work send(Tensors& tensors, int to, int tag) override;
-  Work recv(Tensors& tensors, int from, int tag) override;
-  Work recvAnysource(Tensors& tensors, int tag) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options,
+                        bool wait_all_ranks) override {
+    transport_->monitored_barrier(timeout_of(options.timeout), wait_all_ranks);
+  }
+
+  Work send(Tensors& tensors, int to, int tag) override {
+    return transport_->send(checks("send").only(tensors), to, tag);
+  }
+
+  Work recv(Tensors& tensors, int from, int tag) override {
+    return transport_->recv(checks("recv").only(tensors), from, tag);
+  }
+
+  Work recvAnysource(Tensors& tensors, int tag) override {
+    return transport_->recv_any(checks("recv").only(tensors), tag);
+  }
 
  private:
   using Timeout = std::chrono::milliseconds;
@@ -105,241 +278,30 @@ class C10dBackend : public c10d::Backend {
   CallChecks checks(const char* operation) const {
     return calls().checks(operation);
   }
-  Timeout timeout_of(Timeout timeout) const;
+
+  Timeout timeout_of(Timeout timeout) const {
+    return timeout == c10d::kUnsetTimeout ? transport_->timeout() : timeout;
+  }
+
   /// Submits `call` with the timeout and the mode from the options.
   template <typename CallOptions>
   Work submit(CollectiveCall call, const CallOptions& options) {
     return submit(std::move(call), options.asyncOp,
                   timeout_of(options.timeout));
   }
-  Work submit(CollectiveCall call, bool is_async, Timeout timeout);
+
+  Work submit(CollectiveCall call, bool is_async, Timeout timeout) {
+    if (is_async) return transport_->begin(std::move(call), timeout);
+    // c10d expects wait() to throw the error of a synchronous call.
+    auto work =
+        c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
+                                        nullptr, transport_->sequence_number());
+    work->run([&] { transport_->run(call, timeout); });
+    return work;
+  }
 
   std::shared_ptr<Transport> transport_;
 };
-
-using c10d::OpType;
-
-C10dBackend::C10dBackend(std::shared_ptr<Transport> transport)
-    : Backend(transport->rank(), transport->size()),
-      transport_(std::move(transport)) {}
-
-C10dBackend::Timeout C10dBackend::timeout_of(Timeout timeout) const {
-  return timeout == c10d::kUnsetTimeout ? transport_->timeout() : timeout;
-}
-
-c10::intrusive_ptr<c10d::Backend::Options> C10dBackend::getBackendOptions() {
-  return c10::make_intrusive<Options>(getBackendName(), transport_->timeout());
-}
-
-at::Tensor C10dBackend::allocateTensor(long size, at::TensorOptions options) {
-  const auto type = options.dtype().toScalarType();
-  if (size < 0 || !options.device().is_cpu()) {
-    throw InvalidArgument(
-        "comm",
-        {.code = ErrorCode::kBadTensor,
-         .what = "can't allocate a tensor in shared memory",
-         .expected = "at least 0 elements, on cpu",
-         .got = fmt::format("{} on {}", size, c10::str(options.device()))});
-  }
-  const auto bytes = static_cast<size_t>(size) * c10::elementSize(type);
-  return transport_->share(bytes).tensor(getRank(), 0, {size}, type);
-}
-
-C10dBackend::Work C10dBackend::endCoalescing() {
-  return transport_->begin({.type = OpType::COALESCED}, transport_->timeout());
-}
-
-C10dBackend::Work C10dBackend::submit(CollectiveCall call, bool is_async,
-                                      Timeout timeout) {
-  if (is_async) return transport_->begin(std::move(call), timeout);
-  // c10d expects wait() to throw the error of a synchronous call.
-  auto work =
-      c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
-                                      nullptr, transport_->sequence_number());
-  work->run([&] { transport_->run(call, timeout); });
-  return work;
-}
-
-C10dBackend::Work C10dBackend::allreduce(
-    Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const at::Tensor tensor = checks("all_reduce").only(tensors);
-  return submit(calls().all_reduce(tensor, options.reduceOp), options);
-}
-
-C10dBackend::Work C10dBackend::allreduce_sparse(
-    Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const at::Tensor tensor = checks("allreduce_sparse").only(tensors);
-  check_sparse(tensor, options.reduceOp);
-  return submit(calls().all_reduce(tensor, options.reduceOp), options);
-}
-
-C10dBackend::Work C10dBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  const CallChecks check = checks("allreduce_coalesced");
-  check.coalesced(tensors);
-  check.outputs(tensors);
-  check.reduction(tensors[0], options.reduceOp);
-  CollectiveCall call{.type = OpType::ALLREDUCE_COALESCED, .outputs = tensors};
-  if (may_overlap(tensors)) {
-    // In one message, all tensors are read before any of them is written.
-    call.collectives = {AllReduceCoalesced{tensors, options.reduceOp}};
-  } else {
-    append_joined(tensors, options.reduceOp, transport_->small_message_bytes(),
-                  call.collectives);
-  }
-  return submit(std::move(call), options);
-}
-
-C10dBackend::Work C10dBackend::reduce(Tensors& tensors,
-                                      const c10d::ReduceOptions& options) {
-  const CallChecks check = checks("reduce");
-  const at::Tensor tensor = check.only(tensors);
-  check.root(options.rootRank, options.rootTensor);
-  return submit(calls().reduce(tensor, options.rootRank, options.reduceOp),
-                options);
-}
-
-C10dBackend::Work C10dBackend::reduce_scatter(
-    Tensors& outputs, Lists& inputs,
-    const c10d::ReduceScatterOptions& options) {
-  const CallChecks check = checks("reduce_scatter");
-  return submit(calls().reduce_scatter(check.only(outputs), check.only(inputs),
-                                       options.reduceOp),
-                options);
-}
-
-C10dBackend::Work C10dBackend::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input,
-    const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
-}
-
-C10dBackend::Work C10dBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs,
-    const c10d::ReduceScatterOptions& options) {
-  checks("reduce_scatter_tensor")
-      .same_count("an input for each output", outputs.size(), inputs.size());
-  CollectiveCall all{.type = OpType::_REDUCE_SCATTER_BASE};
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    all.append(
-        calls().reduce_scatter_tensor(outputs[i], inputs[i], options.reduceOp));
-  }
-  return submit(std::move(all), options);
-}
-
-C10dBackend::Work C10dBackend::broadcast(
-    Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const CallChecks check = checks("broadcast");
-  const at::Tensor tensor = check.only(tensors);
-  check.root(options.rootRank, options.rootTensor);
-  return submit(calls().broadcast(tensor, options.rootRank), options);
-}
-
-C10dBackend::Work C10dBackend::allgather(
-    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const CallChecks check = checks("all_gather");
-  return submit(calls().all_gather(check.only(outputs), check.only(inputs)),
-                options);
-}
-
-C10dBackend::Work C10dBackend::_allgather_base(
-    at::Tensor& output, at::Tensor& input,
-    const c10d::AllgatherOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return allgather_into_tensor_coalesced(outputs, inputs, options);
-}
-
-C10dBackend::Work C10dBackend::allgather_coalesced(
-    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const CallChecks check = checks("allgather_coalesced");
-  check.inputs(inputs);
-  check.same_count("a list for each rank", static_cast<size_t>(getSize()),
-                   outputs.size());
-  // outputs[rank][i] gets inputs[i] of that rank.
-  Lists of_inputs(inputs.size());
-  for (const auto& of_rank : outputs) {
-    check.same_count("an output for each input", inputs.size(), of_rank.size());
-    check.outputs(of_rank);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      of_inputs[i].push_back(of_rank[i]);
-    }
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check.parts(of_inputs[i], inputs[i]);
-  }
-  CollectiveCall call{.type = OpType::ALLGATHER_COALESCED, .outputs = inputs};
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    call.collectives.push_back(AllGather{of_inputs[i], inputs[i]});
-  }
-  return submit(std::move(call), options);
-}
-
-C10dBackend::Work C10dBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  checks("all_gather_into_tensor")
-      .same_count("an output for each input", inputs.size(), outputs.size());
-  CollectiveCall all{.type = OpType::_ALLGATHER_BASE};
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    all.append(calls().all_gather_into_tensor(outputs[i], inputs[i]));
-  }
-  return submit(std::move(all), options);
-}
-
-C10dBackend::Work C10dBackend::gather(Lists& outputs, Tensors& inputs,
-                                      const c10d::GatherOptions& options) {
-  const CallChecks check = checks("gather");
-  check.root(options.rootRank);
-  const at::Tensor input = check.only(inputs);
-  return submit(calls().gather(check.only_at_root(outputs, options.rootRank),
-                               input, options.rootRank),
-                options);
-}
-
-C10dBackend::Work C10dBackend::scatter(Tensors& outputs, Lists& inputs,
-                                       const c10d::ScatterOptions& options) {
-  const CallChecks check = checks("scatter");
-  check.root(options.rootRank);
-  const at::Tensor output = check.only(outputs);
-  return submit(
-      calls().scatter(output, check.only_at_root(inputs, options.rootRank),
-                      options.rootRank),
-      options);
-}
-
-C10dBackend::Work C10dBackend::alltoall_base(
-    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  return submit(
-      calls().all_to_all_single(output, input, output_splits, input_splits),
-      options);
-}
-
-C10dBackend::Work C10dBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                        const c10d::AllToAllOptions& options) {
-  return submit(calls().all_to_all(outputs, inputs), options);
-}
-
-C10dBackend::Work C10dBackend::barrier(const c10d::BarrierOptions& options) {
-  return submit(calls().barrier(), options);
-}
-
-void C10dBackend::monitoredBarrier(const c10d::BarrierOptions& options,
-                                   bool wait_all_ranks) {
-  transport_->monitored_barrier(timeout_of(options.timeout), wait_all_ranks);
-}
-
-C10dBackend::Work C10dBackend::send(Tensors& tensors, int to, int tag) {
-  return transport_->send(checks("send").only(tensors), to, tag);
-}
-
-C10dBackend::Work C10dBackend::recv(Tensors& tensors, int from, int tag) {
-  return transport_->recv(checks("recv").only(tensors), from, tag);
-}
-
-C10dBackend::Work C10dBackend::recvAnysource(Tensors& tensors, int tag) {
-  return transport_->recv_any(checks("recv").only(tensors), tag);
-}
 
 }  // namespace
 

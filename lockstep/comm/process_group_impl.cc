@@ -1,9 +1,7 @@
 #include "lockstep/comm/process_group_impl.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <set>
 #include <unistd.h>
 #include <utility>
@@ -21,14 +19,14 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/transport/host_transport.h"
 #include "lockstep/comm/transport/nccl_transport.h"
-#include "lockstep/comm/transport/shm_backend.h"
 #include "lockstep/comm/transport/single_rank.h"
-#include "lockstep/comm/transport/tcp_backend.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/tcp/listener.h"
+#include "lockstep/tcp/mesh.h"
+#include "lockstep/tcp/point_to_point.h"
 
 namespace lockstep {
 namespace {
@@ -172,7 +170,7 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
     c10::DeviceType device_type) const {
   std::unique_ptr<HostBackend> backend;
   if (backend_name == "shm") {
-    backend = std::make_unique<ShmBackend>(host_store, rank, size, timeout);
+    backend = make_shm_backend(host_store, rank, size, timeout);
   } else {
     backend = connect_tcp();
   }
@@ -218,7 +216,7 @@ std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {
   // If a rank ended while others are still connecting, their connections would
   // fail.
   all_gather_text("connected");
-  return std::make_unique<TcpBackend>(std::move(mesh), std::move(messages));
+  return make_tcp_backend(std::move(mesh), std::move(messages));
 }
 
 std::string ProcessGroup::Impl::get(const std::string& key) const {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 
 #include <climits>
@@ -7,6 +6,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/store/socket_address.h"
@@ -80,11 +80,8 @@ std::string_view take_ranges(std::string_view& text) {
 
 /// Removes and returns a number of ranks, or 0 if there is no such number.
 int take_count(std::string_view& text) {
-  const std::string_view digits = take(text, kDigits);
-  int value = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  return error == std::errc() && value <= kMostRanks ? value : 0;
+  const auto count = parse_number<int>(take(text, kDigits));
+  return count && *count <= kMostRanks ? *count : 0;
 }
 
 }  // namespace

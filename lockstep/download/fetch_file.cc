@@ -20,7 +20,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 

@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <exception>
-#include <utility>
 
 #include <fmt/format.h>
 

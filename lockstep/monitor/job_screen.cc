@@ -10,7 +10,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "lockstep/base/round_up.h"
 #include "lockstep/shm/group.h"

@@ -4,9 +4,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstring>
 #include <new>
-#include <string_view>
 #include <unistd.h>
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "lockstep/shm/message_ring.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 

@@ -23,8 +23,8 @@ void run_all(FinishedOperations& finished) {
 
 PointToPoint::PointToPoint(std::shared_ptr<const Segment> segment, int rank,
                            int ranks)
-    : segment_(std::move(segment), ranks),
-      rank_(rank),
+    : P2pChannel(rank, ranks),
+      segment_(std::move(segment), ranks),
       receives_(segment_, rank),
       peers_(segment_, rank) {
   for (int to = 0; to < ranks; ++to) {
@@ -36,12 +36,12 @@ PointToPoint::PointToPoint(std::shared_ptr<const Segment> segment, int rank,
 }
 
 void PointToPoint::join() {
-  P2pRankState& own = segment_.line(rank_);
+  P2pRankState& own = segment_.line(own_rank());
   State absent = State::kAbsent;
   if (!own.state.compare_exchange_strong(absent, State::kJoining)) {
     throw CommError(
         {.code = ErrorCode::kNoSharedMemory,
-         .what = fmt::format("two processes are rank {}", rank_),
+         .what = fmt::format("two processes are rank {}", own_rank()),
          .got = fmt::format("pid {} and {}", own.pid.load(), ::getpid()),
          .fix = "give each its own RANK"});
   }
@@ -56,13 +56,13 @@ PointToPoint::~PointToPoint() {
     const std::lock_guard lock(mutex_);
     handed_over_.notify_all();
   }
-  segment_.line(rank_).events.advance();
+  segment_.line(own_rank()).events.advance();
   if (thread_.joinable()) thread_.join();
   leave(State::kLeft);
 
   FinishedOperations finished;
   const auto left = [&](const P2pOperation& operation) {
-    return left_during(operation, rank_);
+    return left_during(operation, own_rank());
   };
   receives_.advance(finished, left);
   for (const auto& queue : sends_) {
@@ -74,14 +74,14 @@ PointToPoint::~PointToPoint() {
 
 void PointToPoint::leave(State state) noexcept {
   State here = State::kHere;
-  segment_.line(rank_).state.compare_exchange_strong(here, state);
-  for (int other = 0; other < segment_.ranks(); ++other) {
+  segment_.line(own_rank()).state.compare_exchange_strong(here, state);
+  for (int other = 0; other < ranks(); ++other) {
     segment_.line(other).events.advance();
   }
 }
 
 void PointToPoint::abort(const std::string& reason) noexcept {
-  P2pRankState& own = segment_.line(rank_);
+  P2pRankState& own = segment_.line(own_rank());
   if (own.state.load() != State::kHere) return;
   // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
@@ -89,46 +89,21 @@ void PointToPoint::abort(const std::string& reason) noexcept {
   leave(State::kFailed);
 }
 
-void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
-                        milliseconds timeout, P2pDone done) {
-  check_peer(to, rank_, segment_.ranks());
-  SendQueue& queue = *sends_[static_cast<size_t>(to)];
-  if (segment_.line(to).state.load() > State::kHere) queue.close();
-  queue.add({.kind = P2pOperation::Kind::kSend,
-             .peer = to,
-             .tag = tag,
-             .bytes = data.size(),
-             .deadline = Clock::now() + timeout,
-             .done = std::move(done)},
-            data);
+void PointToPoint::start_send(P2pOperation send,
+                              std::span<const std::byte> data) {
+  SendQueue& queue = *sends_[static_cast<size_t>(send.peer)];
+  if (segment_.line(send.peer).state.load() > State::kHere) queue.close();
+  queue.add(std::move(send), data);
   FinishedOperations finished;
   queue.advance(finished);
   run_all(finished);
   if (!queue.is_empty()) hand_over();
 }
 
-void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
-                           milliseconds timeout, P2pDone done) {
-  check_peer(from, rank_, segment_.ranks());
-  start_receive(from, tag, data, timeout, std::move(done));
-}
-
-void PointToPoint::receive_any(int tag, std::span<std::byte> data,
-                               milliseconds timeout, P2pDone done) {
-  if (segment_.ranks() == 1) check_peer(rank_, rank_, 1);
-  start_receive(kAnySource, tag, data, timeout, std::move(done));
-}
-
-void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
-                                 milliseconds timeout, P2pDone done) {
+void PointToPoint::start_receive(P2pOperation receive,
+                                 std::span<std::byte> data) {
   FinishedOperations finished;
-  receives_.add({.kind = P2pOperation::Kind::kReceive,
-                 .peer = from,
-                 .tag = tag,
-                 .bytes = data.size(),
-                 .deadline = Clock::now() + timeout,
-                 .done = std::move(done)},
-                data, finished);
+  receives_.add(std::move(receive), data, finished);
   receives_.advance(finished);
   run_all(finished);
   if (!receives_.is_empty()) hand_over();
@@ -143,7 +118,7 @@ void PointToPoint::hand_over() {
     }
     handed_over_.notify_all();
   }
-  segment_.line(rank_).events.advance();
+  segment_.line(own_rank()).events.advance();
 }
 
 void PointToPoint::run() {
@@ -156,7 +131,7 @@ void PointToPoint::run() {
       has_work_ = false;
       continue;
     }
-    EventCount& events = segment_.line(rank_).events;
+    EventCount& events = segment_.line(own_rank()).events;
     const uint32_t seen = events.count();
     const bool is_time = Clock::now() >= next_look;
     step(is_time);
@@ -174,7 +149,7 @@ void PointToPoint::step(bool look_at_processes) {
   if (look_at_processes) peers_.look_at_processes();
   FinishedOperations finished;
   const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
-  for (int to = 0; to < segment_.ranks(); ++to) {
+  for (int to = 0; to < ranks(); ++to) {
     SendQueue& queue = *sends_[static_cast<size_t>(to)];
     if (peers_.end_of(to)) queue.close();
     queue.advance(finished, judge);
@@ -187,38 +162,6 @@ bool PointToPoint::is_idle() const {
   return receives_.is_empty() &&
          std::all_of(sends_.begin(), sends_.end(),
                      [](const auto& queue) { return queue->is_empty(); });
-}
-
-std::exception_ptr PointToPoint::failure_of(
-    const P2pOperation& operation) const {
-  const std::string end = operation.peer == kAnySource
-                              ? all_ends()
-                              : peers_.end_of(operation.peer).value_or("");
-  if (!end.empty()) return ended_by(end, operation, rank_);
-  if (Clock::now() <= operation.deadline) return nullptr;
-  return timed_out(operation, rank_, whereabouts(operation));
-}
-
-std::string PointToPoint::whereabouts(const P2pOperation& operation) const {
-  if (operation.peer != kAnySource) return peers_.state_of(operation.peer);
-  std::string result;
-  for (int other = 0; other < segment_.ranks(); ++other) {
-    if (other == rank_) continue;
-    if (!result.empty()) result += ", ";
-    result += peers_.end_of(other).value_or(peers_.state_of(other));
-  }
-  return result;
-}
-
-std::string PointToPoint::all_ends() const {
-  std::string result;
-  for (int other = 0; other < segment_.ranks(); ++other) {
-    if (other == rank_) continue;
-    if (!peers_.end_of(other)) return {};
-    if (!result.empty()) result += ", ";
-    result += *peers_.end_of(other);
-  }
-  return result;
 }
 
 }  // namespace lockstep::shm

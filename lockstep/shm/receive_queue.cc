@@ -1,7 +1,6 @@
 #include "lockstep/shm/receive_queue.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>

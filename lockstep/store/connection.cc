@@ -26,8 +26,9 @@ void notice_a_lost_host(int fd) {
 
 }  // namespace
 
-Connection::Connection(FileDescriptor socket, Time now)
-    : socket_(std::move(socket)),
+Connection::Connection(Number number, FileDescriptor socket, Time now)
+    : number_(number),
+      socket_(std::move(socket)),
       address_(SocketAddress::of_peer(socket_.get()).text()),
       since_(now),
       in_(kMostHandshakeBytes) {

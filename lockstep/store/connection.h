@@ -16,8 +16,11 @@ namespace lockstep::store {
 class Connection {
  public:
   using Time = std::chrono::steady_clock::time_point;
+  using Number = uint64_t;
 
-  Connection(FileDescriptor socket, Time now);
+  Connection(Number number, FileDescriptor socket, Time now);
+
+  Number number() const { return number_; }  ///< never reused
 
   int fd() const { return socket_.get(); }
   const std::string& address() const { return address_; }
@@ -45,6 +48,7 @@ class Connection {
   uint32_t watched_events = 0;  ///< events that epoll watches
 
  private:
+  const Number number_;
   FileDescriptor socket_;
   std::string address_;
   Time since_;

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 
 namespace lockstep::store {
 

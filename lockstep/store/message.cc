@@ -1,7 +1,5 @@
 #include "lockstep/store/message.h"
 
-#include <algorithm>
-
 #include "lockstep/base/error.h"
 #include "lockstep/store/wire.h"
 
@@ -9,17 +7,8 @@ namespace lockstep::store {
 namespace {
 
 bool names_one_key(Operation operation) {
-  switch (operation) {
-    case Operation::kSet:
-    case Operation::kGet:
-    case Operation::kAdd:
-    case Operation::kCompareSet:
-    case Operation::kErase:
-    case Operation::kSetLastWill:
-      return true;
-    default:
-      return false;
-  }
+  return operation != Operation::kCheck && operation != Operation::kWait &&
+         operation != Operation::kCount && operation != Operation::kBeginRound;
 }
 
 }  // namespace

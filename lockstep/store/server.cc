@@ -104,7 +104,7 @@ class Server::Loop {
   void begin_round(int round, int world_size);
 
  private:
-  using Number = uint64_t;  // number of a connection; never reused
+  using Number = Connection::Number;
   using Time = Connection::Time;
 
   void run();
@@ -114,20 +114,18 @@ class Server::Loop {
   void on_event(Number number, uint32_t events, Time now);
   // Handles all requests that have arrived. If it throws, the connection is
   // closed.
-  void read_requests(Number number, Connection& connection, Time now);
-  void on_frame(Number number, Connection& connection, const std::string& body,
-                Time now);
+  void read_requests(Connection& connection, Time now);
+  void on_frame(Connection& connection, const std::string& body, Time now);
   void on_hello(Connection& connection, const std::string& body);
-  void on_proof(Number number, Connection& connection, const std::string& body);
-  void on_request(Number number, Connection& connection, const Request& request,
-                  Time now);
+  void on_proof(Connection& connection, const std::string& body);
+  void on_request(Connection& connection, const Request& request, Time now);
   // Answers the waiting requests for keys that are now set.
   void wake_waiters();
-  void end_wait(Number number, Connection& connection, const Reply& reply);
+  void end_wait(Connection& connection, const Reply& reply);
   void close_late(Time now);
   void close_stale_workers();
   // Writes as much as possible, and sets the events that epoll watches.
-  void attend(Number number, Connection& connection);
+  void attend(Connection& connection);
   void refuse(Number number, const std::string& why);
   void close(Number number);
 
@@ -246,7 +244,8 @@ void Server::Loop::accept_some(int listener, Time now) {
       close_oldest_unauthenticated("too many connections without a handshake");
     }
     const Number number = next_number_++;
-    auto connection = std::make_unique<Connection>(std::move(socket), now);
+    auto connection =
+        std::make_unique<Connection>(number, std::move(socket), now);
     connection->watched_events = EPOLLIN | EPOLLRDHUP;
     watch(epoll_.get(), EPOLL_CTL_ADD, connection->fd(),
           connection->watched_events, number);
@@ -268,21 +267,21 @@ void Server::Loop::on_event(Number number, uint32_t events, Time now) {
       return close(number);
     if ((events & EPOLLIN) != 0) {
       if (!connection.read_some()) return close(number);
-      read_requests(number, connection, now);
+      read_requests(connection, now);
     } else if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
       return close(number);
     }
-    attend(number, connection);
+    attend(connection);
   } catch (const std::exception& error) {
     refuse(number, text_of(error));
   }
 }
 
-void Server::Loop::attend(Number number, Connection& connection) {
-  if (!connection.write_some()) return close(number);
+void Server::Loop::attend(Connection& connection) {
+  if (!connection.write_some()) return close(connection.number());
   if (connection.stage == Connection::Stage::kLeaving &&
       !connection.has_output()) {
-    return close(number);
+    return close(connection.number());
   }
   // While a request waits or a reply is not sent, nothing more is read. Only
   // the end of the connection is detected.
@@ -294,7 +293,8 @@ void Server::Loop::attend(Number number, Connection& connection) {
   }
   if (events == connection.watched_events) return;
   connection.watched_events = events;
-  watch(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), events, number);
+  watch(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), events,
+        connection.number());
 }
 
 void Server::Loop::close_late(Time now) {
@@ -306,7 +306,7 @@ void Server::Loop::close_late(Time now) {
   }
   while (!waiters_.empty() && waiters_.begin()->first <= now) {
     const Number number = waiters_.begin()->second;
-    end_wait(number, *connections_.at(number), {.status = Status::kTimeout});
+    end_wait(*connections_.at(number), {.status = Status::kTimeout});
   }
 }
 
@@ -341,13 +341,12 @@ void Server::Loop::close(Number number) {
   connections_.erase(found);
 }
 
-void Server::Loop::read_requests(Number number, Connection& connection,
-                                 Time now) {
+void Server::Loop::read_requests(Connection& connection, Time now) {
   std::string body;
   while (connection.stage != Connection::Stage::kLeaving &&
          !connection.waiting && !connection.has_output() &&
          connection.next_frame(body)) {
-    on_frame(number, connection, body, now);
+    on_frame(connection, body, now);
     if (!connection.write_some()) {
       throw CommError(
           {.code = ErrorCode::kStoreUnreachable, .what = "the client is gone"});
@@ -355,16 +354,16 @@ void Server::Loop::read_requests(Number number, Connection& connection,
   }
 }
 
-void Server::Loop::on_frame(Number number, Connection& connection,
-                            const std::string& body, Time now) {
+void Server::Loop::on_frame(Connection& connection, const std::string& body,
+                            Time now) {
   switch (connection.stage) {
     case Connection::Stage::kHello:
       return on_hello(connection, body);
     case Connection::Stage::kProof:
-      return on_proof(number, connection, body);
+      return on_proof(connection, body);
     case Connection::Stage::kOpen:
       return on_request(
-          number, connection,
+          connection,
           decode_request(connection.session->open(body), options_.limits), now);
     case Connection::Stage::kLeaving:
       return;
@@ -386,8 +385,7 @@ void Server::Loop::on_hello(Connection& connection, const std::string& body) {
   connection.stage = Connection::Stage::kProof;
 }
 
-void Server::Loop::on_proof(Number number, Connection& connection,
-                            const std::string& body) {
+void Server::Loop::on_proof(Connection& connection, const std::string& body) {
   if (!connection.handshake->is_proof(body)) {
     refusals_.add(connection.address(), "it does not know the job's secret");
     connection.put_frame(encode_wrong_proof());
@@ -405,11 +403,11 @@ void Server::Loop::on_proof(Number number, Connection& connection,
   connection.session = connection.handshake->server_session();
   connection.set_most_bytes(options_.limits.message_bytes());
   connection.stage = Connection::Stage::kOpen;
-  unauthenticated_.erase(number);
+  unauthenticated_.erase(connection.number());
 }
 
-void Server::Loop::on_request(Number number, Connection& connection,
-                              const Request& request, Time now) {
+void Server::Loop::on_request(Connection& connection, const Request& request,
+                              Time now) {
   const bool may_wait = request.operation == Operation::kGet ||
                         request.operation == Operation::kWait;
   if (may_wait && !service_.has_all(connection.who, request)) {
@@ -418,7 +416,7 @@ void Server::Loop::on_request(Number number, Connection& connection,
     }
     connection.waiting = request;
     connection.deadline = now + std::chrono::milliseconds(request.wait_ms);
-    waiters_.insert({connection.deadline, number});
+    waiters_.insert({connection.deadline, connection.number()});
     return;
   }
   connection.put_reply(service_.answer(connection.who, request));
@@ -443,17 +441,15 @@ void Server::Loop::wake_waiters() {
   }
   for (const Number number : ready) {
     Connection& connection = *connections_.at(number);
-    end_wait(number, connection,
-             service_.answer(connection.who, *connection.waiting));
+    end_wait(connection, service_.answer(connection.who, *connection.waiting));
   }
 }
 
-void Server::Loop::end_wait(Number number, Connection& connection,
-                            const Reply& reply) {
-  waiters_.erase({connection.deadline, number});
+void Server::Loop::end_wait(Connection& connection, const Reply& reply) {
+  waiters_.erase({connection.deadline, connection.number()});
   connection.waiting.reset();
   connection.put_reply(reply);
-  attend(number, connection);
+  attend(connection);
 }
 
 Server::Server(const ServerOptions& options,

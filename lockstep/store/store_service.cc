@@ -1,12 +1,12 @@
 #include "lockstep/store/store_service.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <climits>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 
 namespace lockstep::store {
@@ -21,12 +21,8 @@ constexpr size_t kKeptForAgents = 64;
 
 int round_number(const std::string& text) {
   constexpr size_t kMostDigits = 9;
-  int number = 0;
-  for (const char digit : text.substr(0, kMostDigits)) {
-    if (digit < '0' || digit > '9') return 0;
-    number = 10 * number + (digit - '0');
-  }
-  return number;
+  return static_cast<int>(
+      parse_number<uint32_t>(text.substr(0, kMostDigits)).value_or(0));
 }
 
 void check_is_agent(const Identity& who, const char* what) {
@@ -69,14 +65,14 @@ int64_t Table::add(const std::string& key, int64_t number, const Owner& owner) {
   int64_t sum = 0;
   if (const std::string* current = find(key)) {
     check_owner(key, owner);
-    const char* end = current->data() + current->size();
-    const auto [rest, error] = std::from_chars(current->data(), end, sum);
-    if (error != std::errc() || rest != end) {
+    const auto value = parse_number<int64_t>(*current);
+    if (!value) {
       throw CommError({.code = ErrorCode::kStoreRefused,
                        .what = "can't add to a key of the store",
                        .expected = "a whole number in it",
                        .got = fmt::format("{} bytes", current->size())});
     }
+    sum = *value;
   }
   if (__builtin_add_overflow(sum, number, &sum)) {
     throw CommError({.code = ErrorCode::kStoreRefused,

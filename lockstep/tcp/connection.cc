@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <utility>
@@ -200,9 +201,11 @@ Connection::Progress Connection::receive_encrypted() {
   return Progress::kSome;
 }
 
-void Connection::set_ready(bool to_send, bool to_receive) {
-  if (to_send) is_full_ = false;
-  if (to_receive) is_drained_ = false;
+void Connection::set_ready(short events) {
+  // If the connection broke, the next call on it returns the error.
+  const bool is_broken = (events & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+  if (is_broken || (events & POLLOUT) != 0) is_full_ = false;
+  if (is_broken || (events & POLLIN) != 0) is_drained_ = false;
 }
 
 void Connection::shut_down() noexcept {

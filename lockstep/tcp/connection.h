@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <span>
@@ -53,7 +52,8 @@ class Connection {
   /// than requested in the last call. poll() then reports when it is ready.
   bool is_full() const { return is_full_; }
   bool is_drained() const { return is_drained_; }
-  void set_ready(bool to_send, bool to_receive);
+  /// Takes note of the events that poll() returned.
+  void set_ready(short events);
 
   /// Shuts the connection down, so that calls on both ends return kClosed. Any
   /// thread may call this.

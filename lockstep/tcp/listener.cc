@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/shm/call.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/tcp/tls.h"
@@ -71,12 +72,10 @@ Place place_of(int rank, const std::string& announcement) {
     word = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
-  int port = 0;
-  const auto parsed =
-      std::from_chars(words[1].data(), words[1].data() + words[1].size(), port);
+  const auto port = parse_number<uint16_t>(words[1]);
   const auto key = digest_of(words[2]);
-  const auto found = parsed.ec == std::errc() && port > 0 && port < 65536 && key
-                         ? store::resolve(std::string(words[0]), port)
+  const auto found = port && *port > 0 && key
+                         ? store::resolve(std::string(words[0]), *port)
                          : std::vector<store::SocketAddress>();
   if (found.empty()) {
     throw CommError({.code = ErrorCode::kRanksNotConnected,

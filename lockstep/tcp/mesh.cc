@@ -143,11 +143,8 @@ void Mesh::wait_until(Clock::time_point deadline) {
              .got = std::strerror(errno)});
   }
   for (size_t i = 0; i < polled_.size() && ready > 0; ++i) {
-    const short got = polled_[i].revents;
-    // If a connection broke, the next call on it returns the error.
-    const bool is_broken = (got & (POLLERR | POLLHUP | POLLNVAL)) != 0;
     peers_[static_cast<size_t>(polled_ranks_[i])].connection.set_ready(
-        is_broken || (got & POLLOUT) != 0, is_broken || (got & POLLIN) != 0);
+        polled_[i].revents);
   }
   if (ready == 0 && Clock::now() >= deadline) time_out();
 }

@@ -22,13 +22,14 @@ bool wants(const P2pOperation& receive, int source, int tag) {
 
 }  // namespace
 
-MessageReceiver::MessageReceiver(int rank, int ranks, Links links)
+MessageReceiver::MessageReceiver(int rank, int ranks, Links links,
+                                 FinishedOperations& finished)
     : rank_(rank),
       links_(std::move(links)),
+      finished_(finished),
       sources_(static_cast<size_t>(ranks)) {}
 
-void MessageReceiver::add(P2pOperation receive, std::span<std::byte> data,
-                          FinishedOperations& finished) {
+void MessageReceiver::add(P2pOperation receive, std::span<std::byte> data) {
   Pending pending{std::move(receive), data};
   const auto found = std::find_if(
       arrived_.begin(), arrived_.end(), [&](const Arrived& arrived) {
@@ -41,11 +42,10 @@ void MessageReceiver::add(P2pOperation receive, std::span<std::byte> data,
   const Arrived arrived = std::move(*found);
   arrived_.erase(found);
   if (arrived.id == 0) {
-    deliver(std::move(pending), arrived.source, arrived.data, finished);
+    deliver(std::move(pending), arrived.source, arrived.data);
   } else {
     --at(arrived.source).announced;
-    answer(std::move(pending), arrived.source, arrived.id, arrived.bytes,
-           finished);
+    answer(std::move(pending), arrived.source, arrived.id, arrived.bytes);
   }
 }
 
@@ -57,8 +57,7 @@ std::deque<MessageReceiver::Pending>::iterator MessageReceiver::find_pending(
 }
 
 void MessageReceiver::on_message(int source, int tag,
-                                 std::span<const std::byte> data,
-                                 FinishedOperations& finished) {
+                                 std::span<const std::byte> data) {
   Source& from = at(source);
   from.held += data.size() + kCreditPerMessage;
   if (from.held > kMostCredit) {
@@ -76,11 +75,10 @@ void MessageReceiver::on_message(int source, int tag,
   }
   Pending pending = std::move(*found);
   pending_.erase(found);
-  deliver(std::move(pending), source, data, finished);
+  deliver(std::move(pending), source, data);
 }
 
-void MessageReceiver::on_announce(int source, const Frame& frame,
-                                  FinishedOperations& finished) {
+void MessageReceiver::on_announce(int source, const Frame& frame) {
   Source& from = at(source);
   if (frame.id != from.last_id + 1) {
     throw protocol_error(
@@ -91,7 +89,7 @@ void MessageReceiver::on_announce(int source, const Frame& frame,
   if (found != pending_.end()) {
     Pending pending = std::move(*found);
     pending_.erase(found);
-    answer(std::move(pending), source, frame.id, frame.bytes, finished);
+    answer(std::move(pending), source, frame.id, frame.bytes);
     return;
   }
   if (++from.announced > kMostAnnounced) {
@@ -106,11 +104,10 @@ void MessageReceiver::on_announce(int source, const Frame& frame,
 }
 
 void MessageReceiver::deliver(Pending pending, int source,
-                              std::span<const std::byte> data,
-                              FinishedOperations& finished) {
+                              std::span<const std::byte> data) {
   std::exception_ptr error = size_error(pending, source, data.size());
   if (!error) std::copy(data.begin(), data.end(), pending.data.begin());
-  finished.emplace_back(std::move(pending.receive), source, std::move(error));
+  finished_.emplace_back(std::move(pending.receive), source, std::move(error));
   give_credit(source, data.size() + kCreditPerMessage);
 }
 
@@ -123,12 +120,13 @@ void MessageReceiver::give_credit(int source, uint64_t charge) {
 }
 
 void MessageReceiver::answer(Pending pending, int source, uint64_t id,
-                             uint64_t bytes, FinishedOperations& finished) {
+                             uint64_t bytes) {
   std::exception_ptr error = size_error(pending, source, bytes);
   links_.queue(source, {.kind = error ? FrameKind::kRefuse : FrameKind::kAccept,
                         .id = id});
   if (error || bytes == 0) {
-    finished.emplace_back(std::move(pending.receive), source, std::move(error));
+    finished_.emplace_back(std::move(pending.receive), source,
+                           std::move(error));
   } else {
     at(source).transfers.emplace(id, Transfer{std::move(pending)});
   }
@@ -164,8 +162,7 @@ std::span<std::byte> MessageReceiver::memory_for(int source,
   return from.scratch;
 }
 
-void MessageReceiver::on_data(int source, const Frame& data,
-                              FinishedOperations& finished) {
+void MessageReceiver::on_data(int source, const Frame& data) {
   Source& from = at(source);
   from.arriving = 0;
   const auto found = from.transfers.find(data.id);
@@ -173,14 +170,14 @@ void MessageReceiver::on_data(int source, const Frame& data,
   transfer.received += data.bytes;
   if (transfer.received < transfer.pending.data.size()) return;
   if (!transfer.is_dropped) {
-    finished.emplace_back(std::move(transfer.pending.receive), source, nullptr);
+    finished_.emplace_back(std::move(transfer.pending.receive), source,
+                           nullptr);
   }
   from.transfers.erase(found);
 }
 
 void MessageReceiver::on_withdraw(int source, uint64_t id,
-                                  const P2pFailureOf& failure_of,
-                                  FinishedOperations& finished) {
+                                  const P2pFailureOf& failure_of) {
   Source& from = at(source);
   if (id == 0 || id > from.last_id) {
     throw protocol_error(
@@ -191,7 +188,7 @@ void MessageReceiver::on_withdraw(int source, uint64_t id,
     P2pOperation& receive = found->second.pending.receive;
     if (!found->second.is_dropped) {
       std::exception_ptr error = failure_of(receive);
-      finished.emplace_back(std::move(receive), source, std::move(error));
+      finished_.emplace_back(std::move(receive), source, std::move(error));
     }
     from.transfers.erase(found);
     return;
@@ -201,14 +198,13 @@ void MessageReceiver::on_withdraw(int source, uint64_t id,
   });
 }
 
-void MessageReceiver::on_end(int source, const P2pFailureOf& failure_of,
-                             FinishedOperations& finished) {
+void MessageReceiver::on_end(int source, const P2pFailureOf& failure_of) {
   Source& from = at(source);
   for (auto& [id, transfer] : from.transfers) {
     if (transfer.is_dropped) continue;
     std::exception_ptr error = failure_of(transfer.pending.receive);
-    finished.emplace_back(std::move(transfer.pending.receive), source,
-                          std::move(error));
+    finished_.emplace_back(std::move(transfer.pending.receive), source,
+                           std::move(error));
   }
   from.transfers.clear();
   std::erase_if(arrived_, [&](const Arrived& arrived) {
@@ -216,15 +212,14 @@ void MessageReceiver::on_end(int source, const P2pFailureOf& failure_of,
   });
 }
 
-MessageReceiver::Time MessageReceiver::fail(const P2pFailureOf& failure_of,
-                                            FinishedOperations& finished) {
+MessageReceiver::Time MessageReceiver::fail(const P2pFailureOf& failure_of) {
   Time earliest = Time::max();
   // Ends the receive, or notes its deadline.
   const auto judge = [&](P2pOperation& receive) {
     std::exception_ptr error = failure_of(receive);
     if (error) {
       const int peer = receive.peer;
-      finished.emplace_back(std::move(receive), peer, std::move(error));
+      finished_.emplace_back(std::move(receive), peer, std::move(error));
       return true;
     }
     earliest = std::min(earliest, receive.deadline);

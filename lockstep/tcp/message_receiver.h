@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "lockstep/shm/p2p_operation.h"
@@ -28,33 +27,29 @@ class MessageReceiver {
     std::function<void(int peer, std::vector<std::byte>& scratch)> redirect;
   };
 
-  MessageReceiver(int rank, int ranks, Links links);
+  /// Operations that end are added to `finished`.
+  MessageReceiver(int rank, int ranks, Links links,
+                  shm::FinishedOperations& finished);
 
   /// Adds a receive. `data` must stay valid until it ends. It ends at once if a
   /// small message has arrived for it.
-  void add(shm::P2pOperation receive, std::span<std::byte> data,
-           shm::FinishedOperations& finished);
+  void add(shm::P2pOperation receive, std::span<std::byte> data);
 
   // Frames from a peer.
-  void on_message(int source, int tag, std::span<const std::byte> data,
-                  shm::FinishedOperations& finished);
-  void on_announce(int source, const Frame& frame,
-                   shm::FinishedOperations& finished);
+  void on_message(int source, int tag, std::span<const std::byte> data);
+  void on_announce(int source, const Frame& frame);
   /// Returns where the next bytes of a large message belong.
   std::span<std::byte> memory_for(int source, const Frame& data);
   /// Takes note that these bytes have arrived.
-  void on_data(int source, const Frame& data,
-               shm::FinishedOperations& finished);
-  void on_withdraw(int source, uint64_t id, const shm::P2pFailureOf& failure_of,
-                   shm::FinishedOperations& finished);
+  void on_data(int source, const Frame& data);
+  void on_withdraw(int source, uint64_t id,
+                   const shm::P2pFailureOf& failure_of);
   /// Ends the receives of messages that can't arrive, because the peer is gone.
-  void on_end(int source, const shm::P2pFailureOf& failure_of,
-              shm::FinishedOperations& finished);
+  void on_end(int source, const shm::P2pFailureOf& failure_of);
 
   /// Ends the receives for which `failure_of` returns an error. Returns the
   /// earliest deadline of the others.
-  Time fail(const shm::P2pFailureOf& failure_of,
-            shm::FinishedOperations& finished);
+  Time fail(const shm::P2pFailureOf& failure_of);
 
  private:
   struct Pending {
@@ -88,18 +83,17 @@ class MessageReceiver {
   Source& at(int source) { return sources_[static_cast<size_t>(source)]; }
   std::deque<Pending>::iterator find_pending(int source, int tag);
   /// Copies a small message to the receive that wants it.
-  void deliver(Pending pending, int source, std::span<const std::byte> data,
-               shm::FinishedOperations& finished);
+  void deliver(Pending pending, int source, std::span<const std::byte> data);
   /// Accepts the announced message for the receive, or refuses it if its size
   /// is another.
-  void answer(Pending pending, int source, uint64_t id, uint64_t bytes,
-              shm::FinishedOperations& finished);
+  void answer(Pending pending, int source, uint64_t id, uint64_t bytes);
   void give_credit(int source, uint64_t charge);
   std::exception_ptr size_error(const Pending& pending, int source,
                                 uint64_t bytes) const;
 
   int rank_;
   Links links_;
+  shm::FinishedOperations& finished_;
   std::vector<Source> sources_;  // by rank
   std::deque<Pending> pending_;
   std::deque<Arrived> arrived_;  // messages of a source in the order sent

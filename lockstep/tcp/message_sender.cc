@@ -7,35 +7,28 @@
 
 namespace lockstep::tcp {
 
-using shm::FinishedOperations;
 using shm::P2pFailureOf;
 using shm::P2pOperation;
 
-namespace {
-
-void finish(P2pOperation& send, std::exception_ptr error,
-            FinishedOperations& finished) {
-  const int peer = send.peer;
-  finished.emplace_back(std::move(send), peer, std::move(error));
-}
-
-}  // namespace
-
-void MessageSender::send(P2pOperation send, std::span<const std::byte> data,
-                         FinishedOperations& finished) {
+void MessageSender::send(P2pOperation send, std::span<const std::byte> data) {
   Frame frame{
       .kind = FrameKind::kMessage, .tag = send.tag, .bytes = data.size()};
   const uint64_t charge = data.size() + kCreditPerMessage;
   if (data.size() <= kEagerBytes && charge <= credit_) {
     credit_ -= charge;
     queue(frame, data);
-    finish(send, nullptr, finished);
+    finish(send);
     return;
   }
   frame.kind = FrameKind::kAnnounce;
   frame.id = ++last_id_;
   queue(frame);
   announced_.emplace(frame.id, Outgoing{std::move(send), data, frame.id});
+}
+
+void MessageSender::finish(P2pOperation& send, std::exception_ptr error) {
+  const int peer = send.peer;
+  finished_->emplace_back(std::move(send), peer, std::move(error));
 }
 
 void MessageSender::queue(const Frame& frame,
@@ -67,7 +60,7 @@ void MessageSender::refill() {
   if (chunk_ > 0) connection_->queue_send(flowing_.front().rest.first(chunk_));
 }
 
-bool MessageSender::advance(FinishedOperations& finished) {
+bool MessageSender::advance() {
   if (is_closed_) return false;
   if (!connection_->has_sends()) refill();
   if (!connection_->has_sends() || connection_->is_full()) return false;
@@ -83,7 +76,7 @@ bool MessageSender::advance(FinishedOperations& finished) {
   Outgoing& first = flowing_.front();
   first.rest = first.rest.subspan(std::exchange(chunk_, 0));
   if (first.rest.empty()) {
-    finish(first.send, nullptr, finished);
+    finish(first.send);
     flowing_.pop_front();
   }
   return true;
@@ -106,8 +99,7 @@ void MessageSender::check_known(uint64_t id) const {
   }
 }
 
-void MessageSender::on_answer(uint64_t id, bool is_accepted,
-                              FinishedOperations& finished) {
+void MessageSender::on_answer(uint64_t id, bool is_accepted) {
   check_known(id);
   const auto found = announced_.find(id);
   if (found == announced_.end()) return;
@@ -116,18 +108,17 @@ void MessageSender::on_answer(uint64_t id, bool is_accepted,
   if (is_accepted && !outgoing.rest.empty()) {
     flowing_.push_back(std::move(outgoing));
   } else {
-    finish(outgoing.send, nullptr, finished);
+    finish(outgoing.send);
   }
 }
 
-void MessageSender::on_drop(uint64_t id, const P2pFailureOf& failure_of,
-                            FinishedOperations& finished) {
+void MessageSender::on_drop(uint64_t id, const P2pFailureOf& failure_of) {
   check_known(id);
   const auto found =
       std::find_if(flowing_.begin(), flowing_.end(),
                    [&](const Outgoing& its) { return its.id == id; });
   if (found == flowing_.end()) return;
-  withdraw(found, failure_of(found->send), finished);
+  withdraw(found, failure_of(found->send));
 }
 
 void MessageSender::on_credit(uint64_t bytes) {
@@ -138,14 +129,13 @@ void MessageSender::on_credit(uint64_t bytes) {
   credit_ += bytes;
 }
 
-MessageSender::Time MessageSender::fail(const P2pFailureOf& failure_of,
-                                        FinishedOperations& finished) {
+MessageSender::Time MessageSender::fail(const P2pFailureOf& failure_of) {
   Time earliest = Time::max();
   for (auto next = announced_.begin(); next != announced_.end();) {
     Outgoing& outgoing = next->second;
     if (auto error = failure_of(outgoing.send)) {
       queue({.kind = FrameKind::kWithdraw, .id = outgoing.id});
-      finish(outgoing.send, std::move(error), finished);
+      finish(outgoing.send, std::move(error));
       next = announced_.erase(next);
     } else {
       earliest = std::min(earliest, outgoing.send.deadline);
@@ -154,7 +144,7 @@ MessageSender::Time MessageSender::fail(const P2pFailureOf& failure_of,
   }
   for (auto next = flowing_.begin(); next != flowing_.end();) {
     if (auto error = failure_of(next->send)) {
-      next = withdraw(next, std::move(error), finished);
+      next = withdraw(next, std::move(error));
     } else {
       earliest = std::min(earliest, next->send.deadline);
       ++next;
@@ -164,14 +154,13 @@ MessageSender::Time MessageSender::fail(const P2pFailureOf& failure_of,
 }
 
 MessageSender::Flowing::iterator MessageSender::withdraw(
-    Flowing::iterator outgoing, std::exception_ptr error,
-    FinishedOperations& finished) {
+    Flowing::iterator outgoing, std::exception_ptr error) {
   if (outgoing == flowing_.begin() && chunk_ > 0) {
     connection_->copy_sends(copied_chunk_);
     chunk_ = 0;
   }
   queue({.kind = FrameKind::kWithdraw, .id = outgoing->id});
-  finish(outgoing->send, std::move(error), finished);
+  finish(outgoing->send, std::move(error));
   return flowing_.erase(outgoing);
 }
 

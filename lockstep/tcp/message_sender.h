@@ -21,18 +21,19 @@ class MessageSender {
  public:
   using Time = shm::P2pOperation::Clock::time_point;
 
-  explicit MessageSender(Connection& connection) : connection_(&connection) {}
+  /// Operations that end are added to `finished`.
+  MessageSender(Connection& connection, shm::FinishedOperations& finished)
+      : connection_(&connection), finished_(&finished) {}
 
   /// Sends a message. A small one ends at once: it is copied.
-  void send(shm::P2pOperation send, std::span<const std::byte> data,
-            shm::FinishedOperations& finished);
+  void send(shm::P2pOperation send, std::span<const std::byte> data);
   /// Queues a frame behind those that were queued before.
   void queue(const Frame& frame, std::span<const std::byte> payload = {});
   /// Queues the last frame. Later frames are ignored.
   void queue_last(const Frame& frame, std::span<const std::byte> payload = {});
   /// Sends as much as the socket takes at once. Returns whether it took
   /// anything.
-  bool advance(shm::FinishedOperations& finished);
+  bool advance();
   /// Return whether something waits for the socket, and whether this includes
   /// frames that it was not offered yet.
   bool has_unsent() const;
@@ -42,16 +43,13 @@ class MessageSender {
 
   // Answers from the peer.
   /// The send of a message that is refused or empty ends without data.
-  void on_answer(uint64_t id, bool is_accepted,
-                 shm::FinishedOperations& finished);
-  void on_drop(uint64_t id, const shm::P2pFailureOf& failure_of,
-               shm::FinishedOperations& finished);
+  void on_answer(uint64_t id, bool is_accepted);
+  void on_drop(uint64_t id, const shm::P2pFailureOf& failure_of);
   void on_credit(uint64_t bytes);
 
   /// Ends the sends for which `failure_of` returns an error. Returns the
   /// earliest deadline of the others.
-  Time fail(const shm::P2pFailureOf& failure_of,
-            shm::FinishedOperations& finished);
+  Time fail(const shm::P2pFailureOf& failure_of);
 
  private:
   struct Outgoing {
@@ -61,14 +59,15 @@ class MessageSender {
   };
   using Flowing = std::deque<Outgoing>;
 
+  void finish(shm::P2pOperation& send, std::exception_ptr error = nullptr);
   void refill();
   void check_known(uint64_t id) const;
   /// Ends the send and tells the peer that no more data will come.
   Flowing::iterator withdraw(Flowing::iterator outgoing,
-                             std::exception_ptr error,
-                             shm::FinishedOperations& finished);
+                             std::exception_ptr error);
 
   Connection* connection_;
+  shm::FinishedOperations* finished_;
   bool is_closed_ = false;
   bool has_last_ = false;
   // Frames are collected in queued_ while those in sending_ are sent.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <linux/sockios.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -19,13 +18,10 @@
 
 namespace lockstep::tcp {
 
-using shm::P2pDone;
+using shm::P2pChannel;
 using shm::P2pOperation;
 
 namespace {
-
-// Longer timeouts than this are the same, and do not overflow the clock.
-constexpr std::chrono::hours kLongest{24 * 365};
 
 FileDescriptor make_eventfd() {
   const int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -62,8 +58,9 @@ size_t payload_bytes(const Frame& frame) {
 
 }  // namespace
 
-PointToPoint::Peer::Peer(Socket socket)
-    : payload(std::max(kEagerBytes, kReasonBytes)) {
+PointToPoint::Peer::Peer(Socket socket, shm::FinishedOperations& finished)
+    : sender(connection, finished),
+      payload(std::max(kEagerBytes, kReasonBytes)) {
   if (socket.fd.is_open()) {
     connection = Connection(std::move(socket));
   } else {
@@ -73,10 +70,10 @@ PointToPoint::Peer::Peer(Socket socket)
 
 PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
                            std::vector<std::string> names)
-    : rank_(rank),
+    : P2pChannel(rank, static_cast<int>(sockets.size())),
       names_(std::move(names)),
       wake_(make_eventfd()),
-      receiver_(rank, static_cast<int>(sockets.size()),
+      receiver_(rank, ranks(),
                 {.queue =
                      [this](int peer, const Frame& frame) {
                        at(peer).sender.queue(frame);
@@ -84,10 +81,12 @@ PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
                  .redirect =
                      [this](int peer, std::vector<std::byte>& scratch) {
                        at(peer).connection.redirect_receives(scratch);
-                     }}) {
-  for (Socket& socket : sockets) peers_.emplace_back(std::move(socket));
+                     }},
+                finished_) {
+  for (Socket& socket : sockets)
+    peers_.emplace_back(std::move(socket), finished_);
   for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer != rank_) await_frame(peer);
+    if (peer != own_rank()) await_frame(peer);
   }
 }
 
@@ -120,8 +119,8 @@ void PointToPoint::flush() {
   const auto deadline = Clock::now() + kFlushTime;
   const auto is_flushed = [&](Peer& peer) {
     if (!peer.connection.is_open()) return true;
-    peer.connection.set_ready(true, false);
-    while (peer.sender.advance(finished_)) continue;
+    peer.connection.set_ready(POLLOUT);
+    while (peer.sender.advance()) continue;
     int unacknowledged = 0;
     ::ioctl(peer.connection.fd(), SIOCOUTQ, &unacknowledged);
     if (unacknowledged == 0 && !peer.sender.has_unsent()) return true;
@@ -153,61 +152,36 @@ void PointToPoint::wake() {
       ::write(wake_.get(), &one, sizeof one);
 }
 
-P2pOperation PointToPoint::begin(P2pOperation::Kind kind, int peer, int tag,
-                                 size_t bytes, milliseconds timeout,
-                                 P2pDone done) {
+void PointToPoint::expect_end(Clock::time_point deadline) {
   if (!is_stopping_.load() && !has_left_ && !thread_.joinable()) {
     thread_ = start_thread("comm", "a rank's messages", [this] { run(); });
   }
-  const auto deadline =
-      Clock::now() + std::min<milliseconds>(timeout, kLongest);
-  if (deadline < next_deadline_) {
-    next_deadline_ = deadline;
-    wake();
-  }
-  return {.kind = kind,
-          .peer = peer,
-          .tag = tag,
-          .bytes = bytes,
-          .deadline = deadline,
-          .done = std::move(done)};
+  if (deadline >= next_deadline_) return;
+  next_deadline_ = deadline;
+  wake();
 }
 
-void PointToPoint::send(int to, int tag, std::span<const std::byte> data,
-                        milliseconds timeout, P2pDone done) {
-  shm::check_peer(to, rank_, ranks());
+void PointToPoint::start_send(P2pOperation send,
+                              std::span<const std::byte> data) {
+  const int to = send.peer;
   Lock lock = this->lock();
-  Peer& peer = at(to);
-  P2pOperation operation = begin(P2pOperation::Kind::kSend, to, tag,
-                                 data.size(), timeout, std::move(done));
+  expect_end(send.deadline);
   if (is_over(to)) {
-    std::exception_ptr error = failure_of(operation);
-    finished_.emplace_back(std::move(operation), to, std::move(error));
+    std::exception_ptr error = failure_of(send);
+    finished_.emplace_back(std::move(send), to, std::move(error));
   } else {
-    peer.sender.send(std::move(operation), data, finished_);
+    at(to).sender.send(std::move(send), data);
     send_queued();
   }
   run_finished(std::move(lock));
 }
 
-void PointToPoint::receive(int from, int tag, std::span<std::byte> data,
-                           milliseconds timeout, P2pDone done) {
-  shm::check_peer(from, rank_, ranks());
-  start_receive(from, tag, data, timeout, std::move(done));
-}
-
-void PointToPoint::receive_any(int tag, std::span<std::byte> data,
-                               milliseconds timeout, P2pDone done) {
-  if (ranks() == 1) shm::check_peer(rank_, rank_, 1);
-  start_receive(shm::kAnySource, tag, data, timeout, std::move(done));
-}
-
-void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
-                                 milliseconds timeout, P2pDone done) {
+void PointToPoint::start_receive(P2pOperation receive,
+                                 std::span<std::byte> data) {
+  const int from = receive.peer;
   Lock lock = this->lock();
-  P2pOperation operation = begin(P2pOperation::Kind::kReceive, from, tag,
-                                 data.size(), timeout, std::move(done));
-  receiver_.add(std::move(operation), data, finished_);
+  expect_end(receive.deadline);
+  receiver_.add(std::move(receive), data);
   if (is_over(from)) fail_operations();
   send_queued();
   run_finished(std::move(lock));
@@ -216,7 +190,7 @@ void PointToPoint::start_receive(int from, int tag, std::span<std::byte> data,
 void PointToPoint::send_queued() {
   for (Peer& peer : peers_) {
     if (!peer.sender.has_queued()) continue;
-    peer.sender.advance(finished_);
+    peer.sender.advance();
     if (peer.sender.has_unsent()) wake();
   }
 }
@@ -258,12 +232,7 @@ void PointToPoint::run() {
 // Returns whether a socket took or had anything.
 bool PointToPoint::step() {
   for (size_t i = 0; i < polled_ranks_.size(); ++i) {
-    const short got = polled_[i + 1].revents;
-    // If a connection broke, the next call on it returns the error.
-    const bool is_broken = (got & (POLLERR | POLLHUP | POLLNVAL)) != 0;
-    at(polled_ranks_[i])
-        .connection.set_ready(is_broken || (got & POLLOUT) != 0,
-                              is_broken || (got & POLLIN) != 0);
+    at(polled_ranks_[i]).connection.set_ready(polled_[i + 1].revents);
   }
   polled_ = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   polled_ranks_.clear();
@@ -273,7 +242,7 @@ bool PointToPoint::step() {
     if (!peer.connection.is_open()) continue;
     has_moved = receive_from(rank) || has_moved;
     if (!peer.connection.is_open()) continue;
-    has_moved = peer.sender.advance(finished_) || has_moved;
+    has_moved = peer.sender.advance() || has_moved;
   }
   if (Clock::now() >= next_deadline_) fail_operations();
   wake_time_ = next_deadline_;
@@ -337,30 +306,28 @@ void PointToPoint::on_frame(int rank) {
   const Frame& frame = peer.frame;
   const auto gave_up = [&](const P2pOperation& operation) {
     return shm::ended_by(name(rank) + " gave up on the message", operation,
-                         rank_);
+                         own_rank());
   };
   switch (frame.kind) {
     case FrameKind::kMessage:
       receiver_.on_message(rank, frame.tag,
-                           std::span(peer.payload).first(frame.bytes),
-                           finished_);
+                           std::span(peer.payload).first(frame.bytes));
       break;
     case FrameKind::kAnnounce:
-      receiver_.on_announce(rank, frame, finished_);
+      receiver_.on_announce(rank, frame);
       break;
     case FrameKind::kData:
-      receiver_.on_data(rank, frame, finished_);
+      receiver_.on_data(rank, frame);
       break;
     case FrameKind::kWithdraw:
-      receiver_.on_withdraw(rank, frame.id, gave_up, finished_);
+      receiver_.on_withdraw(rank, frame.id, gave_up);
       break;
     case FrameKind::kAccept:
     case FrameKind::kRefuse:
-      peer.sender.on_answer(frame.id, frame.kind == FrameKind::kAccept,
-                            finished_);
+      peer.sender.on_answer(frame.id, frame.kind == FrameKind::kAccept);
       break;
     case FrameKind::kDrop:
-      peer.sender.on_drop(frame.id, gave_up, finished_);
+      peer.sender.on_drop(frame.id, gave_up);
       break;
     case FrameKind::kCredit:
       peer.sender.on_credit(frame.bytes);
@@ -385,66 +352,37 @@ void PointToPoint::lose(int rank) {
   Peer& peer = at(rank);
   peer.sender.close();
   peer.connection = Connection();
-  receiver_.on_end(
-      rank,
-      [&](const P2pOperation& its) {
-        return shm::ended_by(*peer.end, its, rank_);
-      },
-      finished_);
+  receiver_.on_end(rank, [&](const P2pOperation& its) {
+    return shm::ended_by(*peer.end, its, own_rank());
+  });
   fail_operations();
 }
 
 void PointToPoint::fail_operations() {
   const auto judge = [&](const P2pOperation& its) { return failure_of(its); };
-  next_deadline_ = receiver_.fail(judge, finished_);
+  next_deadline_ = receiver_.fail(judge);
   for (Peer& peer : peers_) {
-    next_deadline_ =
-        std::min(next_deadline_, peer.sender.fail(judge, finished_));
+    next_deadline_ = std::min(next_deadline_, peer.sender.fail(judge));
   }
 }
 
 bool PointToPoint::is_over(int peer) const {
-  if (has_left_ || failure_) return true;
-  return peer == shm::kAnySource ? !all_ends().empty()
-                                 : at(peer).end.has_value();
+  return has_left_ || failure_ || !ends_of(peer).empty();
 }
 
 std::exception_ptr PointToPoint::failure_of(
     const P2pOperation& operation) const {
-  if (has_left_) return shm::left_during(operation, rank_);
+  if (has_left_) return shm::left_during(operation, own_rank());
   if (failure_) {
-    return shm::ended_by(fmt::format("{} failed: {}", name(rank_), *failure_),
-                         operation, rank_);
+    return shm::ended_by(
+        fmt::format("{} failed: {}", name(own_rank()), *failure_), operation,
+        own_rank());
   }
-  const std::string end = operation.peer == shm::kAnySource
-                              ? all_ends()
-                              : at(operation.peer).end.value_or("");
-  if (!end.empty()) return shm::ended_by(end, operation, rank_);
-  if (Clock::now() < operation.deadline) return nullptr;
-  return shm::timed_out(operation, rank_, whereabouts(operation));
+  return P2pChannel::failure_of(operation);
 }
 
-std::string PointToPoint::whereabouts(const P2pOperation& operation) const {
-  std::string result;
-  for (int other = 0; other < ranks(); ++other) {
-    const bool is_any = operation.peer == shm::kAnySource;
-    if (is_any ? other == rank_ : other != operation.peer) continue;
-    if (!result.empty()) result += ", ";
-    result += at(other).end.value_or(name(other) + " is connected");
-  }
-  return result;
-}
-
-std::string PointToPoint::all_ends() const {
-  std::string result;
-  for (int other = 0; other < ranks(); ++other) {
-    if (other == rank_) continue;
-    const auto& end = at(other).end;
-    if (!end) return {};
-    if (!result.empty()) result += ", ";
-    result += *end;
-  }
-  return result;
+std::string PointToPoint::state_of(int rank) const {
+  return name(rank) + " is connected";
 }
 
 }  // namespace lockstep::tcp

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 #include "lockstep/base/log.h"
 
 #include <cstdlib>
-#include <set>
 #include <sstream>
 #include <thread>
 

@@ -1,7 +1,6 @@
 // The asynchronous and the coalesced forms of ProcessGroup's calls: they give
 // the bits of the synchronous ones, in the order in which they were called.
 
-#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/c10d/c10d_backend.h"
+#include "tests/base/error_code_of.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -33,16 +33,6 @@ void require_same(const Tensors& got, const Tensors& expected,
   for (size_t i = 0; i < got.size(); ++i) {
     require(same(got[i], expected[i]), what);
   }
-}
-
-template <typename Act>
-ErrorCode code_of(const Act& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  throw std::runtime_error("no error was thrown");
 }
 
 /// Returns this rank's data for each other rank.
@@ -208,7 +198,8 @@ const RankTasks async_messages("async_messages", [](const ProcessGroup& world) {
   const int size = world.size();
   const int rank = world.rank();
   if (size == 1) {
-    require(code_of([&] { world.isend(filled(1), 0); }) == ErrorCode::kBadRank,
+    require(error_code_of([&] { world.isend(filled(1), 0); }) ==
+                ErrorCode::kBadRank,
             "a world of one has nobody to send to");
     return;
   }
@@ -244,8 +235,9 @@ const RankTasks async_messages("async_messages", [](const ProcessGroup& world) {
                                    : Work();
   message.future()->wait();
   message.wait();
-  require(code_of([&] { world.barrier(/*async_op=*/true).source_rank(); }) ==
-              ErrorCode::kMisuse,
+  require(error_code_of([&] {
+            world.barrier(/*async_op=*/true).source_rank();
+          }) == ErrorCode::kMisuse,
           "a collective has no source rank");
   world.barrier();
 });

@@ -10,7 +10,6 @@
 #include "lockstep/c10d/c10d_backend.h"
 #include "lockstep/comm/transport/joined_messages.h"
 #include "lockstep/comm/transport/nccl_transport.h"
-#include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep::async_test {

@@ -1,7 +1,6 @@
 #include "lockstep/comm/authenticated_store.h"
 
 #include <future>
-#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "tests/base/expect_problem.h"
 #include "tests/comm/scoped_environment.h"
 
 namespace lockstep {
@@ -204,13 +205,10 @@ TEST_P(WrongVariables, AreNamed) {
   const bool has_hosts = wrong.name.find("hnp_uri") != std::string::npos;
   const Variables variables =
       with(*wrong.launcher, has_hosts ? kSeveralHosts : Variables());
-  try {
-    read(with(variables, {{wrong.name, wrong.value}}));
-    FAIL() << "no error";
-  } catch (const InvalidArgument& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find(wrong.name), std::string::npos) << text;
-  }
+  expect_problem(error_of<InvalidArgument>([&] {
+                   read(with(variables, {{wrong.name, wrong.value}}));
+                 }),
+                 ErrorCode::kBadVariable, {wrong.name});
 }
 
 INSTANTIATE_TEST_SUITE_P(

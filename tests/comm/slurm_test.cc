@@ -1,4 +1,3 @@
-#include <tuple>
 
 #include <gtest/gtest.h>
 

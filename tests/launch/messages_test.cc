@@ -1,12 +1,10 @@
 // The launcher's main messages, word for word. Other tests check codes and
 // names, so a message that changes has to be changed only here.
 #include <csignal>
-#include <filesystem>
 #include <functional>
 #include <ostream>
 #include <regex>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

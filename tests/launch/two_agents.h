@@ -2,7 +2,6 @@
 
 #include <future>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/launch/options/run_options.h"

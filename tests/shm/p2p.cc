@@ -62,7 +62,7 @@ void P2pRank::barrier() {
   group.sync();
 }
 
-void run_as(Group& group, P2p& p2p, const P2pTask& task) {
+void run_as(Group& group, P2pChannel& p2p, const P2pTask& task) {
   P2pRank self{p2p, group};
   try {
     task(self);

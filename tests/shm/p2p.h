@@ -8,10 +8,9 @@
 #include <span>
 #include <string>
 #include <sys/types.h>
-#include <utility>
 #include <vector>
 
-#include "lockstep/shm/p2p_operation.h"
+#include "lockstep/shm/p2p_channel.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -40,44 +39,6 @@ class Awaited {
       std::make_shared<std::promise<Outcome>>();
 };
 
-/// The p2p of a rank, over shm/ or tcp/.
-class P2p {
- public:
-  using milliseconds = std::chrono::milliseconds;
-
-  virtual ~P2p() = default;
-  virtual void send(int to, int tag, std::span<const std::byte> data,
-                    milliseconds timeout, P2pDone done) = 0;
-  virtual void receive(int from, int tag, std::span<std::byte> data,
-                       milliseconds timeout, P2pDone done) = 0;
-  virtual void receive_any(int tag, std::span<std::byte> data,
-                           milliseconds timeout, P2pDone done) = 0;
-  virtual void abort(const std::string& reason) = 0;
-};
-
-template <class PointToPoint>
-class P2pOver : public P2p {
- public:
-  template <class... Args>
-  explicit P2pOver(Args&&... args) : p2p_(std::forward<Args>(args)...) {}
-  void send(int to, int tag, std::span<const std::byte> data,
-            milliseconds timeout, P2pDone done) override {
-    p2p_.send(to, tag, data, timeout, std::move(done));
-  }
-  void receive(int from, int tag, std::span<std::byte> data,
-               milliseconds timeout, P2pDone done) override {
-    p2p_.receive(from, tag, data, timeout, std::move(done));
-  }
-  void receive_any(int tag, std::span<std::byte> data, milliseconds timeout,
-                   P2pDone done) override {
-    p2p_.receive_any(tag, data, timeout, std::move(done));
-  }
-  void abort(const std::string& reason) override { p2p_.abort(reason); }
-
- private:
-  PointToPoint p2p_;
-};
-
 /// The largest message that shm/ and tcp/ send without asking the receiver, and
 /// more messages than the receiver then has space for.
 inline constexpr size_t kSmallLimit = 4096;
@@ -87,7 +48,7 @@ inline constexpr int kTooManySmall = 48;
 
 /// Connects the ranks. The result is called once by each rank, and returns its
 /// p2p.
-using P2pJoin = std::function<std::unique_ptr<P2p>(int rank, Kind kind)>;
+using P2pJoin = std::function<std::unique_ptr<P2pChannel>(int rank, Kind kind)>;
 P2pJoin connect_p2p(int ranks);
 /// Returns the name of a rank in error messages: "rank 1 (host a, pid 7)".
 std::string name_of(int rank, pid_t pid);
@@ -96,7 +57,7 @@ extern const char* const kStateOfStoppedRank;
 
 /// The p2p of a rank, and a group for the barriers of the tests.
 struct P2pRank {
-  P2p& p2p;
+  P2pChannel& p2p;
   Group& group;
   int rank() const { return group.rank(); }
   int ranks() const { return group.ranks(); }
@@ -113,7 +74,7 @@ struct P2pRank {
 using P2pTask = std::function<void(P2pRank&)>;
 
 /// Runs the task as the rank of `group`. If it fails, the other ranks are told.
-void run_as(Group& group, P2p& p2p, const P2pTask& task);
+void run_as(Group& group, P2pChannel& p2p, const P2pTask& task);
 
 /// Like run_ranks(), with a p2p for each rank.
 std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task);
@@ -131,7 +92,7 @@ class TwoRanks {
   P2pJoin join_ = connect_p2p(2);
   RankProcess process_;
   Group group_;
-  std::unique_ptr<P2p> p2p_;
+  std::unique_ptr<P2pChannel> p2p_;
 
  public:
   P2pRank self;

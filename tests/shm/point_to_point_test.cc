@@ -15,8 +15,7 @@ P2pJoin connect_p2p(int ranks) {
   const auto segment = P2pSegment::make(ranks);
   // The address is that in this process, also if another process joins.
   return [segment, address = segment->address(), ranks](int rank, Kind) {
-    return std::make_unique<P2pOver<PointToPoint>>(Segment::open(address), rank,
-                                                   ranks);
+    return std::make_unique<PointToPoint>(Segment::open(address), rank, ranks);
   };
 }
 

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <sys/types.h>
 #include <tuple>

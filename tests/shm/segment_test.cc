@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
+#include "tests/base/expect_problem.h"
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
@@ -106,14 +107,9 @@ TEST(Segment, IsNotOpenedFromAnythingElse) {
 }
 
 TEST(Segment, SaysHowMuchItCouldNotGet) {
-  try {
-    Segment::create(size_t{1} << 60);
-    FAIL() << "no error";
-  } catch (const OutOfResources& error) {
-    EXPECT_NE(std::string(error.what()).find("1152921504606846976 bytes"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_problem(
+      error_of<OutOfResources>([] { Segment::create(size_t{1} << 60); }),
+      ErrorCode::kOutOfResources, {"1152921504606846976 bytes"});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "lockstep/store/secret_file.h"
 
 #include <filesystem>
-#include <fstream>
 #include <thread>
 #include <unistd.h>
 #include <vector>

@@ -1,11 +1,8 @@
 #include "lockstep/tcp/point_to_point.h"
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <functional>
 #include <future>
-#include <random>
 #include <thread>
 #include <tuple>
 

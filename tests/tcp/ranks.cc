@@ -79,9 +79,8 @@ std::vector<std::string> rank_names(int ranks) {
 std::vector<std::string> run_listening_p2p(int ranks, const P2pTask& task) {
   std::vector<std::string> announcements(static_cast<size_t>(ranks));
   return shm::run_ranks(Kind::kThreads, ranks, [&](shm::Group& group) {
-    shm::P2pOver<PointToPoint> p2p(group.rank(),
-                                   connect_listening(group, announcements),
-                                   rank_names(ranks));
+    PointToPoint p2p(group.rank(), connect_listening(group, announcements),
+                     rank_names(ranks));
     shm::run_as(group, p2p, task);
   });
 }
@@ -106,8 +105,8 @@ P2pJoin connect_p2p(int ranks) {
     auto own = std::move((*table)[static_cast<size_t>(rank)]);
     // Otherwise the others would not notice the end of a process.
     if (kind == Kind::kProcesses) table->clear();
-    return std::make_unique<P2pOver<tcp::PointToPoint>>(rank, std::move(own),
-                                                        tcp::rank_names(ranks));
+    return std::make_unique<tcp::PointToPoint>(rank, std::move(own),
+                                               tcp::rank_names(ranks));
   };
 }
 

@@ -1,8 +1,5 @@
 #include "lockstep/comm/transport/call_checks.h"
 
-#include <algorithm>
-#include <limits>
-
 #include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 #include <torch/types.h>

@@ -3,14 +3,22 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/env.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/shm/call.h"
 #include "lockstep/shm/collectives.h"
-#include "lockstep/shm/p2p_operation.h"
+#include "lockstep/shm/p2p_channel.h"
+
+namespace lockstep::tcp {
+class Mesh;
+class PointToPoint;
+}  // namespace lockstep::tcp
 
 namespace lockstep {
 
@@ -20,8 +28,7 @@ inline bool is_debug_detail() {
   return is_detailed;
 }
 
-/// Moves the bytes of a HostTransport's calls. ShmBackend does so through the
-/// memory of one host, TcpBackend over connections.
+/// Moves the bytes of a HostTransport's calls.
 ///
 /// Every collective is announced with begin(). The functions after it work like
 /// those of the same names in shm/collectives.h. They throw CommError for ranks
@@ -63,16 +70,23 @@ class HostBackend {
   /// Allocates `bytes` of zeros for each rank. Calls begin() itself.
   virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
 
-  // Messages from rank to rank (shm::PointToPoint has the details).
-  virtual void send(int to, int tag, ConstBytes data, Timeout timeout,
-                    shm::P2pDone done) = 0;
-  virtual void receive(int from, int tag, Bytes data, Timeout timeout,
-                       shm::P2pDone done) = 0;
-  virtual void receive_any(int tag, Bytes data, Timeout timeout,
-                           shm::P2pDone done) = 0;
+  /// Messages from rank to rank.
+  virtual shm::P2pChannel& messages() = 0;
 
   virtual int64_t sent_bytes() const { return 0; }
   virtual void abort(const std::string& reason) noexcept = 0;
 };
+
+/// Makes a backend that moves bytes through the shared memory of one host
+/// (shm/). The ranks meet through `store`, and wait for each other.
+std::unique_ptr<HostBackend> make_shm_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    HostBackend::Timeout timeout);
+
+/// Makes a backend that moves bytes over connections between all ranks (tcp/).
+/// Sums follow the order of the tree, at the cost of a ring.
+std::unique_ptr<HostBackend> make_tcp_backend(
+    std::unique_ptr<tcp::Mesh> mesh,
+    std::unique_ptr<tcp::PointToPoint> messages);
 
 }  // namespace lockstep

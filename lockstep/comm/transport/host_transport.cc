@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include <ATen/record_function.h>
@@ -85,8 +86,8 @@ uint64_t hash_of(at::IntArrayRef sizes) {
 
 /// Describes this rank's call, so that the other ranks can compare it with
 /// their own. In debug detail, the description includes the tensor's shape.
-shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
-                  int root = -1, const c10d::ReduceOp* op = nullptr) {
+shm::Call call_of(shm::Operation operation, const at::Tensor& tensor, int root,
+                  const c10d::ReduceOp* op) {
   shm::Call call{.operation = operation, .root = root};
   call.type = shm::short_text(c10::toString(tensor.scalar_type()));
   if (op != nullptr) call.reduction = shm::short_text(name_of(op->op_));
@@ -96,38 +97,28 @@ shm::Call call_of(shm::Operation operation, const at::Tensor& tensor,
 }
 
 /// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
-const char* title_of(c10d::OpType type) {
-  switch (type) {
-    case c10d::OpType::BROADCAST:
-      return "broadcast";
-    case c10d::OpType::ALLREDUCE:
-    case c10d::OpType::ALLREDUCE_COALESCED:
-      return "all_reduce";
-    case c10d::OpType::_ALLREDUCE_SPARSE:
-      return "sparse_all_reduce";
-    case c10d::OpType::REDUCE:
-      return "reduce";
-    case c10d::OpType::ALLGATHER:
-    case c10d::OpType::_ALLGATHER_BASE:
-    case c10d::OpType::ALLGATHER_COALESCED:
-      return "all_gather";
-    case c10d::OpType::GATHER:
-      return "gather";
-    case c10d::OpType::SCATTER:
-      return "scatter";
-    case c10d::OpType::REDUCE_SCATTER:
-    case c10d::OpType::_REDUCE_SCATTER_BASE:
-      return "reduce_scatter";
-    case c10d::OpType::ALLTOALL_BASE:
-    case c10d::OpType::ALLTOALL:
-      return "all_to_all";
-    case c10d::OpType::BARRIER:
-      return "barrier";
-    case c10d::OpType::COALESCED:
-      return "coalesced";
-    default:
-      return "collective";
-  }
+std::string title_of(const std::string& backend, c10d::OpType type) {
+  using enum c10d::OpType;
+  static const std::map<c10d::OpType, const char*> titles{
+      {BROADCAST, "broadcast"},
+      {ALLREDUCE, "all_reduce"},
+      {ALLREDUCE_COALESCED, "all_reduce"},
+      {_ALLREDUCE_SPARSE, "sparse_all_reduce"},
+      {REDUCE, "reduce"},
+      {ALLGATHER, "all_gather"},
+      {_ALLGATHER_BASE, "all_gather"},
+      {ALLGATHER_COALESCED, "all_gather"},
+      {GATHER, "gather"},
+      {SCATTER, "scatter"},
+      {REDUCE_SCATTER, "reduce_scatter"},
+      {_REDUCE_SCATTER_BASE, "reduce_scatter"},
+      {ALLTOALL, "all_to_all"},
+      {ALLTOALL_BASE, "all_to_all"},
+      {BARRIER, "barrier"},
+      {COALESCED, "coalesced"}};
+  const auto title = titles.find(type);
+  return fmt::format("{}:{}", backend,
+                     title == titles.end() ? "collective" : title->second);
 }
 
 /// Returns equal parts of `bytes`, one for each rank.
@@ -141,6 +132,177 @@ std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
   }
   return parts;
 }
+
+/// Performs the collectives of a call over a backend.
+struct Perform {
+  HostBackend& backend;
+  at::Tensor& memory;  ///< for joined tensors; grows
+  int rank;
+  int size;
+  std::chrono::milliseconds timeout;
+
+  /// Announces a collective to the other ranks.
+  void begin(Operation operation, const at::Tensor& tensor, int root = -1,
+             const c10d::ReduceOp* op = nullptr) const {
+    backend.begin(call_of(operation, tensor, root, op), timeout);
+  }
+
+  void operator()(const AllReduce& call) const {
+    Result result(call.tensor);
+    const shm::Reduction reduction =
+        all_reduction(call.tensor.scalar_type(), call.op);
+    begin(Operation::kAllReduce, call.tensor, -1, &call.op);
+    scale_unless_combined(result.dense(), call.op, reduction);
+    backend.all_reduce(result.bytes(), reduction);
+    result.write_back();
+  }
+
+  // Each element is summed over the ranks independently, so its bits do not
+  // depend on its position in a message. Tensors that are copied into one
+  // message get the same sums as separate tensors. This costs two copies of
+  // each tensor, and saves all exchanges but one.
+  void operator()(const AllReduceCoalesced& call) const {
+    const Tensors& tensors = call.tensors;
+    if (tensors.empty()) return;
+    Results results(tensors);
+    const at::ScalarType type = tensors[0].scalar_type();
+    shm::Call announced =
+        call_of(Operation::kAllReduce, tensors[0], -1, &call.op);
+    const shm::Reduction reduction = all_reduction(type, call.op);
+    // The hash of the sizes detects ranks that join different tensors to a
+    // message of the same size, not only in debug detail.
+    Fnv1a sizes;
+    size_t bytes = 0;
+    announced.elements = 0;
+    for (const auto& tensor : tensors) {
+      sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
+      announced.elements += static_cast<uint64_t>(tensor.numel());
+      bytes += tensor.nbytes();
+    }
+    announced.shape_hash = sizes.value();
+    if (!memory.defined() || memory.nbytes() < bytes) {
+      memory = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
+    }
+    const Bytes message = bytes_of(memory).first(bytes);
+    std::byte* end = message.data();
+    for (const Bytes part : results.bytes()) {
+      end = std::copy(part.begin(), part.end(), end);
+    }
+    backend.begin(announced, timeout);
+    scale_unless_combined(
+        memory.narrow(0, 0, static_cast<int64_t>(bytes)).view(type), call.op,
+        reduction);
+    backend.all_reduce(message, reduction);
+    const std::byte* from = message.data();
+    for (const Bytes part : results.bytes()) {
+      std::copy_n(from, part.size(), part.begin());
+      from += part.size();
+    }
+    results.write_back();
+  }
+
+  void operator()(const SparseAllReduce& call) const {
+    sparse_all_reduce(call.tensor, call.op, size,
+                      [&](const Tensors& outputs, const at::Tensor& input) {
+                        (*this)(AllGather{outputs, input});
+                      });
+  }
+
+  void operator()(const Reduce& call) const {
+    Result result(call.tensor);
+    const shm::Reduction reduction =
+        tree_reduction(call.tensor.scalar_type(), call.op.op_);
+    begin(Operation::kReduce, call.tensor, call.root, &call.op);
+    if (is_premul(call.op)) {
+      at::Tensor product = scaled(result.dense(), call.op).contiguous();
+      backend.reduce(bytes_of(product), call.root, reduction);
+      if (rank == call.root) copy_and_wait(call.tensor, product);
+      return;
+    }
+    backend.reduce(result.bytes(), call.root, reduction);
+    if (rank == call.root) result.write_back();
+  }
+
+  void operator()(const Broadcast& call) const {
+    Result result(call.tensor);
+    begin(Operation::kBroadcast, call.tensor, call.root);
+    backend.broadcast(result.bytes(), call.root);
+    if (rank != call.root) result.write_back();
+  }
+
+  void operator()(const AllGather& call) const {
+    const at::Tensor input = dense(call.input);
+    Results results(call.outputs);
+    begin(Operation::kAllGather, call.input);
+    backend.all_gather(bytes_of(input), results.bytes());
+    results.write_back();
+  }
+
+  void operator()(const AllGatherIntoTensor& call) const {
+    const at::Tensor input = dense(call.input);
+    Result result(call.output);
+    begin(Operation::kAllGather, call.input);
+    backend.all_gather(bytes_of(input), parts_of(result.bytes(), size));
+    result.write_back();
+  }
+
+  void operator()(const Gather& call) const {
+    const at::Tensor input = dense(call.input);
+    Results results(call.outputs);
+    begin(Operation::kGather, call.input, call.root);
+    backend.gather(bytes_of(input), results.bytes(), call.root);
+    results.write_back();
+  }
+
+  void operator()(const Scatter& call) const {
+    Result result(call.output);
+    const Inputs parts(call.inputs);
+    begin(Operation::kScatter, call.output, call.root);
+    backend.scatter(result.bytes(), parts.bytes(), call.root);
+    result.write_back();
+  }
+
+  void operator()(const ReduceScatter& call) const {
+    Result result(call.output);
+    Tensors inputs = call.inputs;
+    if (is_premul(call.op)) {
+      for (auto& input : inputs) input = scaled(input, call.op);
+    }
+    const Inputs parts(inputs);
+    const shm::Reduction reduction =
+        tree_reduction(call.output.scalar_type(), call.op.op_);
+    begin(Operation::kReduceScatter, call.output, -1, &call.op);
+    backend.reduce_scatter(result.bytes(), parts.bytes(), reduction);
+    result.write_back();
+  }
+
+  void operator()(const ReduceScatterTensor& call) const {
+    (*this)(ReduceScatter{call.output,
+                          dense(call.input).view({-1}).tensor_split(size, 0),
+                          call.op});
+  }
+
+  void operator()(const AllToAll& call) const {
+    Results results(call.outputs);
+    const Inputs parts(call.inputs);
+    // Sizes may differ between ranks, so they are not announced.
+    shm::Call announced{.operation = Operation::kAllToAll};
+    announced.type =
+        shm::short_text(c10::toString(call.inputs[0].scalar_type()));
+    backend.begin(announced, timeout);
+    backend.all_to_all(results.bytes(), parts.bytes());
+    results.write_back();
+  }
+
+  void operator()(const Barrier&) const {
+    backend.begin({.operation = Operation::kBarrier}, timeout);
+    backend.barrier();
+  }
+
+  void operator()(const ShareMemory& call) const {
+    *call.result = backend.share(call.bytes, timeout);
+  }
+};
 
 // Length of an answer of the monitored barrier.
 constexpr int64_t kTextBytes = 512;
@@ -157,22 +319,19 @@ struct BarrierTags {
 /// Waits until this thread's streams have computed the tensors of `call`. The
 /// thread that performs the call has other streams.
 void finish_tensors(const CollectiveCall& call) {
-  const auto finish = [](const at::Tensor& tensor) {
+  const auto finish_one = [](const at::Tensor& tensor) {
     if (tensor.defined()) wait_for_stream_of(tensor);
   };
+  const auto finish_list = [&](const Tensors& tensors) {
+    for (const auto& tensor : tensors) finish_one(tensor);
+  };
   const auto finish_all = [&](const auto& typed) {
-    if constexpr (requires { typed.tensor; }) finish(typed.tensor);
-    if constexpr (requires { typed.input; }) finish(typed.input);
-    if constexpr (requires { typed.output; }) finish(typed.output);
-    if constexpr (requires { typed.tensors; }) {
-      for (const auto& tensor : typed.tensors) finish(tensor);
-    }
-    if constexpr (requires { typed.inputs; }) {
-      for (const auto& tensor : typed.inputs) finish(tensor);
-    }
-    if constexpr (requires { typed.outputs; }) {
-      for (const auto& tensor : typed.outputs) finish(tensor);
-    }
+    if constexpr (requires { typed.tensor; }) finish_one(typed.tensor);
+    if constexpr (requires { typed.input; }) finish_one(typed.input);
+    if constexpr (requires { typed.output; }) finish_one(typed.output);
+    if constexpr (requires { typed.tensors; }) finish_list(typed.tensors);
+    if constexpr (requires { typed.inputs; }) finish_list(typed.inputs);
+    if constexpr (requires { typed.outputs; }) finish_list(typed.outputs);
   };
   for (const Collective& collective : call.collectives) {
     std::visit(finish_all, collective);
@@ -219,7 +378,7 @@ c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
   // An event costs more than a small all-reduce, so it is only made while a
   // profiler is running.
   if (at::hasCallbacks()) {
-    title = fmt::format("{}:{}", name(), title_of(call.type));
+    title = title_of(name(), call.type);
   }
   auto work = c10::make_intrusive<QueuedWork>(
       rank(), call.type, std::move(call.outputs),
@@ -236,174 +395,10 @@ uint64_t HostTransport::take_number() {
 }
 
 void HostTransport::perform(const CollectiveCall& call, Timeout timeout) {
+  const Perform perform{*backend_, message_, rank(), size(), timeout};
   for (const Collective& collective : call.collectives) {
-    std::visit([&](const auto& typed) { perform(typed, timeout); }, collective);
+    std::visit(perform, collective);
   }
-}
-
-void HostTransport::perform(const AllReduce& call, Timeout timeout) {
-  Result result(call.tensor);
-  const shm::Reduction reduction =
-      all_reduction(call.tensor.scalar_type(), call.op);
-  backend_->begin(call_of(Operation::kAllReduce, call.tensor, -1, &call.op),
-                  timeout);
-  scale_unless_combined(result.dense(), call.op, reduction);
-  backend_->all_reduce(result.bytes(), reduction);
-  result.write_back();
-}
-
-// Each element is summed over the ranks independently, so its bits do not
-// depend on its position in a message. Tensors that are copied into one message
-// get the same sums as separate tensors. This costs two copies of each tensor,
-// and saves all exchanges but one.
-void HostTransport::perform(const AllReduceCoalesced& call, Timeout timeout) {
-  const Tensors& tensors = call.tensors;
-  if (tensors.empty()) return;
-  Results results(tensors);
-  const at::ScalarType type = tensors[0].scalar_type();
-  shm::Call announced =
-      call_of(Operation::kAllReduce, tensors[0], -1, &call.op);
-  const shm::Reduction reduction = all_reduction(type, call.op);
-  // The hash of the sizes detects ranks that join different tensors to a
-  // message of the same size, not only in debug detail.
-  Fnv1a sizes;
-  size_t bytes = 0;
-  announced.elements = 0;
-  for (const auto& tensor : tensors) {
-    sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
-    announced.elements += static_cast<uint64_t>(tensor.numel());
-    bytes += tensor.nbytes();
-  }
-  announced.shape_hash = sizes.value();
-  const Bytes message = message_of(bytes);
-  std::byte* end = message.data();
-  for (const Bytes part : results.bytes()) {
-    end = std::copy(part.begin(), part.end(), end);
-  }
-  backend_->begin(announced, timeout);
-  scale_unless_combined(
-      message_.narrow(0, 0, static_cast<int64_t>(bytes)).view(type), call.op,
-      reduction);
-  backend_->all_reduce(message, reduction);
-  const std::byte* from = message.data();
-  for (const Bytes part : results.bytes()) {
-    std::copy_n(from, part.size(), part.begin());
-    from += part.size();
-  }
-  results.write_back();
-}
-
-HostTransport::Bytes HostTransport::message_of(size_t bytes) {
-  if (!message_.defined() || message_.nbytes() < bytes) {
-    message_ = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
-  }
-  return bytes_of(message_).first(bytes);
-}
-
-void HostTransport::perform(const SparseAllReduce& call, Timeout timeout) {
-  sparse_all_reduce(call.tensor, call.op, size(),
-                    [&](const Tensors& outputs, const at::Tensor& input) {
-                      perform(AllGather{outputs, input}, timeout);
-                    });
-}
-
-void HostTransport::perform(const Reduce& call, Timeout timeout) {
-  Result result(call.tensor);
-  const shm::Reduction reduction =
-      tree_reduction(call.tensor.scalar_type(), call.op.op_);
-  backend_->begin(call_of(Operation::kReduce, call.tensor, call.root, &call.op),
-                  timeout);
-  if (is_premul(call.op)) {
-    at::Tensor product = scaled(result.dense(), call.op).contiguous();
-    backend_->reduce(bytes_of(product), call.root, reduction);
-    if (rank() == call.root) copy_and_wait(call.tensor, product);
-    return;
-  }
-  backend_->reduce(result.bytes(), call.root, reduction);
-  if (rank() == call.root) result.write_back();
-}
-
-void HostTransport::perform(const Broadcast& call, Timeout timeout) {
-  Result result(call.tensor);
-  backend_->begin(call_of(Operation::kBroadcast, call.tensor, call.root),
-                  timeout);
-  backend_->broadcast(result.bytes(), call.root);
-  if (rank() != call.root) result.write_back();
-}
-
-void HostTransport::perform(const AllGather& call, Timeout timeout) {
-  const at::Tensor input = dense(call.input);
-  Results results(call.outputs);
-  backend_->begin(call_of(Operation::kAllGather, call.input), timeout);
-  backend_->all_gather(bytes_of(input), results.bytes());
-  results.write_back();
-}
-
-void HostTransport::perform(const AllGatherIntoTensor& call, Timeout timeout) {
-  const at::Tensor input = dense(call.input);
-  Result result(call.output);
-  backend_->begin(call_of(Operation::kAllGather, call.input), timeout);
-  backend_->all_gather(bytes_of(input), parts_of(result.bytes(), size()));
-  result.write_back();
-}
-
-void HostTransport::perform(const Gather& call, Timeout timeout) {
-  const at::Tensor input = dense(call.input);
-  Results results(call.outputs);
-  backend_->begin(call_of(Operation::kGather, call.input, call.root), timeout);
-  backend_->gather(bytes_of(input), results.bytes(), call.root);
-  results.write_back();
-}
-
-void HostTransport::perform(const Scatter& call, Timeout timeout) {
-  Result result(call.output);
-  const Inputs parts(call.inputs);
-  backend_->begin(call_of(Operation::kScatter, call.output, call.root),
-                  timeout);
-  backend_->scatter(result.bytes(), parts.bytes(), call.root);
-  result.write_back();
-}
-
-void HostTransport::perform(const ReduceScatter& call, Timeout timeout) {
-  Result result(call.output);
-  Tensors inputs = call.inputs;
-  if (is_premul(call.op)) {
-    for (auto& input : inputs) input = scaled(input, call.op);
-  }
-  const Inputs parts(inputs);
-  const shm::Reduction reduction =
-      tree_reduction(call.output.scalar_type(), call.op.op_);
-  backend_->begin(call_of(Operation::kReduceScatter, call.output, -1, &call.op),
-                  timeout);
-  backend_->reduce_scatter(result.bytes(), parts.bytes(), reduction);
-  result.write_back();
-}
-
-void HostTransport::perform(const ReduceScatterTensor& call, Timeout timeout) {
-  perform(ReduceScatter{call.output,
-                        dense(call.input).view({-1}).tensor_split(size(), 0),
-                        call.op},
-          timeout);
-}
-
-void HostTransport::perform(const AllToAll& call, Timeout timeout) {
-  Results results(call.outputs);
-  const Inputs parts(call.inputs);
-  // Sizes may differ between ranks, so they are not announced.
-  shm::Call announced{.operation = Operation::kAllToAll};
-  announced.type = shm::short_text(c10::toString(call.inputs[0].scalar_type()));
-  backend_->begin(announced, timeout);
-  backend_->all_to_all(results.bytes(), parts.bytes());
-  results.write_back();
-}
-
-void HostTransport::perform(const Barrier&, Timeout timeout) {
-  backend_->begin({.operation = Operation::kBarrier}, timeout);
-  backend_->barrier();
-}
-
-void HostTransport::perform(const ShareMemory& call, Timeout timeout) {
-  *call.result = backend_->share(call.bytes, timeout);
 }
 
 Transport::WorkPtr HostTransport::send(const at::Tensor& tensor, int to,
@@ -422,7 +417,8 @@ Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
   auto work = c10::make_intrusive<MessageWork>(
       rank(), c10d::OpType::RECVANYSOURCE, tensor);
-  backend_->receive_any(tag, work->bytes(), timeout(), done_of(work));
+  backend_->messages().receive_any(tag, work->bytes(), timeout(),
+                                   done_of(work));
   return work;
 }
 
@@ -431,7 +427,7 @@ HostTransport::MessagePtr HostTransport::send_message(const at::Tensor& tensor,
                                                       Timeout timeout) {
   auto work =
       c10::make_intrusive<MessageWork>(rank(), c10d::OpType::SEND, tensor);
-  backend_->send(to, tag, work->bytes(), timeout, done_of(work));
+  backend_->messages().send(to, tag, work->bytes(), timeout, done_of(work));
   return work;
 }
 
@@ -439,7 +435,8 @@ HostTransport::MessagePtr HostTransport::receive_message(
     const at::Tensor& tensor, int from, int tag, Timeout timeout) {
   auto work =
       c10::make_intrusive<MessageWork>(rank(), c10d::OpType::RECV, tensor);
-  backend_->receive(from, tag, work->bytes(), timeout, done_of(work));
+  backend_->messages().receive(from, tag, work->bytes(), timeout,
+                               done_of(work));
   return work;
 }
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "lockstep/comm/transport/callback_threads.h"
@@ -51,7 +50,6 @@ class HostTransport : public Transport {
   }
 
  private:
-  using Bytes = HostBackend::Bytes;
   using MessagePtr = c10::intrusive_ptr<MessageWork>;
 
   uint64_t take_number();
@@ -59,22 +57,6 @@ class HostTransport : public Transport {
                                         bool is_async, Timeout timeout);
 
   void perform(const CollectiveCall& call, Timeout timeout);
-  void perform(const AllReduce& call, Timeout timeout);
-  void perform(const AllReduceCoalesced& call, Timeout timeout);
-  void perform(const SparseAllReduce& call, Timeout timeout);
-  void perform(const Reduce& call, Timeout timeout);
-  void perform(const Broadcast& call, Timeout timeout);
-  void perform(const AllGather& call, Timeout timeout);
-  void perform(const AllGatherIntoTensor& call, Timeout timeout);
-  void perform(const Gather& call, Timeout timeout);
-  void perform(const Scatter& call, Timeout timeout);
-  void perform(const ReduceScatter& call, Timeout timeout);
-  void perform(const ReduceScatterTensor& call, Timeout timeout);
-  void perform(const AllToAll& call, Timeout timeout);
-  void perform(const Barrier& call, Timeout timeout);
-  void perform(const ShareMemory& call, Timeout timeout);
-  /// Returns memory of at least `bytes`, which is kept for the next call.
-  Bytes message_of(size_t bytes);
 
   /// Returns the function that the backend calls at the end of a message. It
   /// keeps the work alive until then.
@@ -89,7 +71,7 @@ class HostTransport : public Transport {
   const c10::DeviceType device_type_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::atomic<uint32_t> monitored_barriers_ = 0;
-  at::Tensor message_;
+  at::Tensor message_;  // memory for joined tensors, kept for the next call
   // Each is used by those after it, which are destroyed first.
   CallbackThreads callback_threads_;
   std::unique_ptr<HostBackend> backend_;

@@ -1,7 +1,5 @@
 #include "lockstep/comm/transport/message_work.h"
 
-#include <utility>
-
 namespace lockstep {
 
 MessageWork::MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor)

@@ -1,83 +1,96 @@
-#include "lockstep/comm/transport/tcp_backend.h"
-
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/tcp/collectives.h"
+#include "lockstep/tcp/mesh.h"
+#include "lockstep/tcp/point_to_point.h"
 
 namespace lockstep {
+namespace {
 
-void TcpBackend::begin(const shm::Call& call, Timeout timeout) {
-  mesh_->begin(call, timeout);
-  if (!is_debug_detail()) return;
-  tcp::barrier(*mesh_);
-  mesh_->begin(call, timeout);
-}
+class TcpBackend : public HostBackend {
+ public:
+  TcpBackend(std::unique_ptr<tcp::Mesh> mesh,
+             std::unique_ptr<tcp::PointToPoint> messages)
+      : mesh_(std::move(mesh)), messages_(std::move(messages)) {}
 
-void TcpBackend::all_reduce(Bytes data, const shm::Reduction& reduction) {
-  if (reduction.combine_scaled) shm::scale(data, reduction);
-  tcp::all_reduce(*mesh_, data, reduction);
-}
+  std::string name() const override { return "tcp"; }
+  // A message costs about 20 us, regardless of its size.
+  size_t small_message_bytes() const override { return 16 << 10; }
 
-void TcpBackend::reduce(Bytes data, int root, const shm::Reduction& reduction) {
-  tcp::reduce(*mesh_, data, root, reduction);
-}
+  void begin(const shm::Call& call, Timeout timeout) override {
+    mesh_->begin(call, timeout);
+    if (!is_debug_detail()) return;
+    // Compares the call with those of all other ranks.
+    tcp::barrier(*mesh_);
+    mesh_->begin(call, timeout);
+  }
 
-void TcpBackend::broadcast(Bytes data, int root) {
-  tcp::broadcast(*mesh_, data, root);
-}
+  void all_reduce(Bytes data, const shm::Reduction& reduction) override {
+    if (reduction.combine_scaled) shm::scale(data, reduction);
+    tcp::all_reduce(*mesh_, data, reduction);
+  }
 
-void TcpBackend::all_gather(ConstBytes input, std::span<const Bytes> outputs) {
-  tcp::all_gather(*mesh_, input, outputs);
-}
+  void reduce(Bytes data, int root, const shm::Reduction& reduction) override {
+    tcp::reduce(*mesh_, data, root, reduction);
+  }
 
-void TcpBackend::gather(ConstBytes input, std::span<const Bytes> outputs,
-                        int root) {
-  tcp::gather(*mesh_, input, outputs, root);
-}
+  void broadcast(Bytes data, int root) override {
+    tcp::broadcast(*mesh_, data, root);
+  }
 
-void TcpBackend::scatter(Bytes output, std::span<const ConstBytes> inputs,
-                         int root) {
-  tcp::scatter(*mesh_, output, inputs, root);
-}
+  void all_gather(ConstBytes input, std::span<const Bytes> outputs) override {
+    tcp::all_gather(*mesh_, input, outputs);
+  }
 
-void TcpBackend::reduce_scatter(Bytes output,
-                                std::span<const ConstBytes> inputs,
-                                const shm::Reduction& reduction) {
-  tcp::reduce_scatter(*mesh_, output, inputs, reduction);
-}
+  void gather(ConstBytes input, std::span<const Bytes> outputs,
+              int root) override {
+    tcp::gather(*mesh_, input, outputs, root);
+  }
 
-void TcpBackend::all_to_all(std::span<const Bytes> outputs,
-                            std::span<const ConstBytes> inputs) {
-  tcp::all_to_all(*mesh_, outputs, inputs);
-}
+  void scatter(Bytes output, std::span<const ConstBytes> inputs,
+               int root) override {
+    tcp::scatter(*mesh_, output, inputs, root);
+  }
 
-void TcpBackend::barrier() { tcp::barrier(*mesh_); }
+  void reduce_scatter(Bytes output, std::span<const ConstBytes> inputs,
+                      const shm::Reduction& reduction) override {
+    tcp::reduce_scatter(*mesh_, output, inputs, reduction);
+  }
 
-SharedMemory TcpBackend::share(size_t, Timeout) {
-  throw CommError({.code = ErrorCode::kNoSharedMemory,
-                   .what = "ranks over tcp share no memory",
-                   .fix = "use the backend shm on one host"});
-}
+  void all_to_all(std::span<const Bytes> outputs,
+                  std::span<const ConstBytes> inputs) override {
+    tcp::all_to_all(*mesh_, outputs, inputs);
+  }
 
-void TcpBackend::send(int to, int tag, ConstBytes data, Timeout timeout,
-                      shm::P2pDone done) {
-  messages_->send(to, tag, data, timeout, std::move(done));
-}
+  void barrier() override { tcp::barrier(*mesh_); }
 
-void TcpBackend::receive(int from, int tag, Bytes data, Timeout timeout,
-                         shm::P2pDone done) {
-  messages_->receive(from, tag, data, timeout, std::move(done));
-}
+  SharedMemory share(size_t, Timeout) override {
+    throw CommError({.code = ErrorCode::kNoSharedMemory,
+                     .what = "ranks over tcp share no memory",
+                     .fix = "use the backend shm on one host"});
+  }
 
-void TcpBackend::receive_any(int tag, Bytes data, Timeout timeout,
-                             shm::P2pDone done) {
-  messages_->receive_any(tag, data, timeout, std::move(done));
-}
+  shm::P2pChannel& messages() override { return *messages_; }
+  int64_t sent_bytes() const override { return mesh_->sent_bytes(); }
 
-void TcpBackend::abort(const std::string& reason) noexcept {
-  mesh_->abort(reason);
-  messages_->abort(reason);
+  void abort(const std::string& reason) noexcept override {
+    mesh_->abort(reason);
+    messages_->abort(reason);
+  }
+
+ private:
+  std::unique_ptr<tcp::Mesh> mesh_;
+  std::unique_ptr<tcp::PointToPoint> messages_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostBackend> make_tcp_backend(
+    std::unique_ptr<tcp::Mesh> mesh,
+    std::unique_ptr<tcp::PointToPoint> messages) {
+  return std::make_unique<TcpBackend>(std::move(mesh), std::move(messages));
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <type_traits>
 
 #include <ATen/Dispatch_v2.h>
@@ -23,26 +24,13 @@ using Inputs = std::span<const std::byte* const>;
 constexpr size_t kBlock = 512;
 constexpr size_t kDepth = 9;  // depth of a tree of kMaxRanks, with its root
 
+// Types that are computed in float32.
 template <typename T>
-struct Accumulator {
-  using type = T;
-};
-template <>
-struct Accumulator<at::Half> {
-  using type = float;
-};
-template <>
-struct Accumulator<at::BFloat16> {
-  using type = float;
-};
-template <>
-struct Accumulator<at::Float8_e4m3fn> {
-  using type = float;
-};
-template <>
-struct Accumulator<at::Float8_e5m2> {
-  using type = float;
-};
+constexpr bool kIsNarrow =
+    std::is_same_v<T, at::Half> || std::is_same_v<T, at::BFloat16> ||
+    std::is_same_v<T, at::Float8_e4m3fn> || std::is_same_v<T, at::Float8_e5m2>;
+template <typename T>
+using Accumulator = std::conditional_t<kIsNarrow<T>, float, T>;
 
 // Integers wrap around, as in LibTorch. In C++ that is defined only for
 // unsigned types, and types smaller than int are computed as int, which
@@ -50,32 +38,22 @@ struct Accumulator<at::Float8_e5m2> {
 template <typename T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
-struct Add {
+template <class Function, class BoolFunction>
+struct Arithmetic {
   template <typename T>
   static T apply(T a, T b) {
     if constexpr (std::is_same_v<T, bool>) {
-      return a || b;
+      return BoolFunction()(a, b);
     } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<Wrapping<T>>(a) +
-                            static_cast<Wrapping<T>>(b));
+      return static_cast<T>(
+          Function()(static_cast<Wrapping<T>>(a), static_cast<Wrapping<T>>(b)));
     } else {
-      return static_cast<T>(a + b);
+      return static_cast<T>(Function()(a, b));
     }
   }
 };
-struct Multiply {
-  template <typename T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_same_v<T, bool>) {
-      return a && b;
-    } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<Wrapping<T>>(a) *
-                            static_cast<Wrapping<T>>(b));
-    } else {
-      return static_cast<T>(a * b);
-    }
-  }
-};
+using Add = Arithmetic<std::plus<>, std::logical_or<>>;
+using Multiply = Arithmetic<std::multiplies<>, std::logical_and<>>;
 template <bool kIsMin>
 struct Extreme {
   template <typename T>
@@ -87,24 +65,16 @@ struct Extreme {
     return (kIsMin ? b < a : a < b) ? b : a;
   }
 };
-struct BitAnd {
+template <class Function>
+struct Bitwise {
   template <typename T>
   static T apply(T a, T b) {
-    return static_cast<T>(a & b);
+    return static_cast<T>(Function()(a, b));
   }
 };
-struct BitOr {
-  template <typename T>
-  static T apply(T a, T b) {
-    return static_cast<T>(a | b);
-  }
-};
-struct BitXor {
-  template <typename T>
-  static T apply(T a, T b) {
-    return static_cast<T>(a ^ b);
-  }
-};
+using BitAnd = Bitwise<std::bit_and<>>;
+using BitOr = Bitwise<std::bit_or<>>;
+using BitXor = Bitwise<std::bit_xor<>>;
 
 // Ways to read the elements of input r: unchanged, or times factors[r] and
 // rounded to their own type, which gives the same bits as scaling the tensor
@@ -164,7 +134,7 @@ void reduce_node(Inputs inputs, const Read& read, size_t first, size_t last,
 template <typename T, typename F, bool kIsMean, typename Read = AsTheyAre>
 void combine_as(Inputs inputs, const Read& read, std::byte* output,
                 size_t elements) {
-  using A = typename Accumulator<T>::type;
+  using A = Accumulator<T>;
   auto* out = reinterpret_cast<T*>(output);
   std::array<std::array<A, kBlock>, kDepth> scratch;
   std::array<A, kBlock> sum;

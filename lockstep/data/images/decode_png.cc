@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/data/images/decode_image.h"
 
 namespace lockstep::data {

@@ -1,6 +1,5 @@
 #include "lockstep/launch/agent/agreement.h"
 
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>

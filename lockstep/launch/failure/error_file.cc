@@ -13,7 +13,6 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/numbers.h"

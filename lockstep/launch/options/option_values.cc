@@ -85,31 +85,19 @@ int to_rank(const std::string& option, const std::string& text, int workers) {
   return *rank;
 }
 
-std::vector<std::string> handled_names() {
-  std::vector<std::string> names;
+int signal_of(const std::string& name) {
   for (int signal = 1; signal < SIGRTMIN; ++signal) {
     if (signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) continue;
-    if (::sigabbrev_np(signal) != nullptr) names.push_back(signal_name(signal));
-  }
-  return names;
-}
-
-int signal_of(const std::string& name) {
-  const auto known = handled_names();
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
-    throw InvalidArgument(
-        "launch",
-        {.code = ErrorCode::kBadOption,
-         .what = "can't handle the signal '" + name + "'",
-         .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
-         .got = "'" + name + "'",
-         .fix = did_you_mean(name, {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT",
-                                    "SIGUSR1", "SIGUSR2"})});
-  }
-  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (::sigabbrev_np(signal) == nullptr) continue;
     if (signal_name(signal) == name) return signal;
   }
-  return 0;
+  throw InvalidArgument(
+      "launch", {.code = ErrorCode::kBadOption,
+                 .what = "can't handle the signal '" + name + "'",
+                 .expected = "names such as SIGTERM,SIGINT,SIGUSR1",
+                 .got = "'" + name + "'",
+                 .fix = did_you_mean(name, {"SIGTERM", "SIGINT", "SIGHUP",
+                                            "SIGQUIT", "SIGUSR1", "SIGUSR2"})});
 }
 
 }  // namespace

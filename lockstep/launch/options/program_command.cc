@@ -1,10 +1,8 @@
 #include "lockstep/launch/options/program_command.h"
 
-#include <cerrno>
 #include <filesystem>
 #include <sstream>
 #include <unistd.h>
-#include <utility>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"

@@ -1,6 +1,5 @@
 #include "lockstep/launch/output/console.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <poll.h>
 #include <sys/stat.h>

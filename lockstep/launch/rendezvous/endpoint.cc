@@ -1,13 +1,12 @@
 #include "lockstep/launch/rendezvous/endpoint.h"
 
-#include <charconv>
 #include <chrono>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep::launch {
@@ -33,11 +32,10 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text,
   }
   bool is_good = !endpoint.host.empty();
   if (!port.empty()) {  // `port` includes the colon
-    const char* end = port.data() + port.size();
-    const auto [stop, code] =
-        std::from_chars(port.data() + 1, end, endpoint.port);
-    is_good = is_good && port.front() == ':' && code == std::errc() &&
-              stop == end && endpoint.port >= 0 && endpoint.port <= 65535;
+    const auto number =
+        parse_number<uint16_t>(std::string_view(port).substr(1));
+    is_good = is_good && port.front() == ':' && number;
+    endpoint.port = number.value_or(0);
   }
   if (!is_good) {
     throw InvalidArgument("launch",

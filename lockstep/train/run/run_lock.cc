@@ -20,7 +20,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/printable_ascii.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep::train {

@@ -1,7 +1,6 @@
 // Tensors on a GPU: NCCL with the one rank that a GPU can have, and ranks that
 // share a GPU over shm and tcp.
 #include <chrono>
-#include <memory>
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

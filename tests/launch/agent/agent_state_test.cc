@@ -1,7 +1,6 @@
 #include "lockstep/launch/agent/agent_state.h"
 
 #include <csignal>
-#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
