@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/state.h"
 #include "lockstep/optim/torch_optimizer.h"
 
 namespace lockstep::train {
