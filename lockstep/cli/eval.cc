@@ -16,7 +16,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/models/model_settings.h"
-#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/images/evaluate_images.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 
 namespace lockstep::cli {

@@ -13,7 +13,7 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/text/text_task.h"
 #include "lockstep/train/run/run_training.h"
 
@@ -183,9 +183,14 @@ bool trains_language_model(const TrainFlags& flags,
   return saved.has_value();
 }
 
-// Returns a run that trains an image classifier. Like to_text_run(), throws
-// BadUsage.
-tasks::ImageRun to_image_run(const TrainFlags& flags) {
+/// A run that trains a classifier of images.
+struct ImageRun {
+  train::TrainOptions train;
+  tasks::ImageOptions images;
+};
+
+// Like to_text_run(), throws BadUsage.
+ImageRun to_image_run(const TrainFlags& flags) {
   if (flags.language.context || flags.language.dropout ||
       flags.language.recompute) {
     throw BadUsage(
@@ -245,7 +250,7 @@ void run(const TrainFlags& flags) {
     model = text.text.model.name;
     task = std::make_shared<tasks::TextTask>(text.text);
   } else {
-    const tasks::ImageRun images = to_image_run(flags);
+    const ImageRun images = to_image_run(flags);
     data = images.images.data.name == "synthetic" ? "built-in images"
                                                   : images.images.data.name;
     task = std::make_shared<tasks::ImageTask>(images.images);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <functional>
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -64,6 +64,15 @@ std::string label_text(const std::string& text) {
     }
   }
   return escaped;
+}
+
+template <class T>
+std::optional<double> as_number(const T& value) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<double>(value);
+  } else {
+    return value;
+  }
 }
 
 using Samples = std::vector<std::pair<std::string, double>>;
@@ -164,19 +173,25 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
     Samples samples;
     for (const Job& job : jobs) {
       for (size_t r = 0; r < job.ranks.size(); ++r) {
-        const std::optional<double> found = value(job, r);
+        const RankStatus& status = job.ranks[r];
+        const auto found = as_number(value(status, job.notes[r]));
         if (!found) continue;
-        samples.emplace_back(
-            fmt::format("job=\"{}\",model=\"{}\",rank=\"{}\"",
-                        label_text(job.name), label_text(job.ranks[r].model),
-                        job.ranks[r].rank),
-            *found);
+        samples.emplace_back(fmt::format("job=\"{}\",model=\"{}\",rank=\"{}\"",
+                                         label_text(job.name),
+                                         label_text(status.model), status.rank),
+                             *found);
       }
     }
     add_metric(out, name, type, help, samples);
   };
+  const auto of_status = [&](const char* name, const char* type,
+                             const char* help, const auto member) {
+    of_ranks(name, type, help, [&](const RankStatus& status, RankNote) {
+      return status.*member;
+    });
+  };
   const auto of_devices = [&](const char* name, const char* help,
-                              const auto& value) {
+                              const auto member) {
     Samples samples;
     for (const Job& job : jobs) {
       for (const RankStatus& status : job.ranks) {
@@ -185,70 +200,54 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
               fmt::format("job=\"{}\",rank=\"{}\",device=\"{}\"",
                           label_text(job.name), status.rank,
                           label_text(device.name)),
-              value(device));
+              *as_number(device.*member));
         }
       }
     }
     add_metric(out, name, "gauge", help, samples);
   };
-  using Found = std::optional<double>;
-  const auto whole = [](int64_t value) { return static_cast<double>(value); };
-  of_ranks("steps_total", "counter", "Steps that are done.",
-           [&](const Job& job, size_t r) -> Found {
-             return whole(job.ranks[r].step);
-           });
-  of_ranks("steps_planned", "gauge", "Steps that the run has.",
-           [&](const Job& job, size_t r) -> Found {
-             return whole(job.ranks[r].total_steps);
-           });
-  of_ranks(
-      "step_seconds", "gauge", "Mean time of the last steps.",
-      [](const Job& job, size_t r) -> Found { return job.ranks[r].step_s; });
-  of_ranks("samples_per_second", "gauge", "Samples a second of all ranks.",
-           [](const Job& job, size_t r) -> Found {
-             return job.ranks[r].samples_per_s;
-           });
-  of_ranks("wait_ratio", "gauge",
-           "Share of the time that waits for ranks or data.",
-           [](const Job& job, size_t r) { return job.ranks[r].wait_fraction; });
-  of_ranks("communication_ratio", "gauge",
-           "Share of the time of communication that nothing hides.",
-           [](const Job& job, size_t r) {
-             return job.ranks[r].communication_fraction;
-           });
-  of_ranks("restarts_total", "counter", "Attempts after the first.",
-           [&](const Job& job, size_t r) -> Found {
-             return whole(job.ranks[r].restarts);
-           });
+  of_status("steps_total", "counter", "Steps that are done.",
+            &RankStatus::step);
+  of_status("steps_planned", "gauge", "Steps that the run has.",
+            &RankStatus::total_steps);
+  of_status("step_seconds", "gauge", "Mean time of the last steps.",
+            &RankStatus::step_s);
+  of_status("samples_per_second", "gauge", "Samples a second of all ranks.",
+            &RankStatus::samples_per_s);
+  of_status("wait_ratio", "gauge",
+            "Share of the time that waits for ranks or data.",
+            &RankStatus::wait_fraction);
+  of_status("communication_ratio", "gauge",
+            "Share of the time of communication that nothing hides.",
+            &RankStatus::communication_fraction);
+  of_status("restarts_total", "counter", "Attempts after the first.",
+            &RankStatus::restarts);
   of_ranks("slow", "gauge", "1 if the other ranks wait for this one.",
-           [](const Job& job, size_t r) -> Found {
-             return job.notes[r] == RankNote::kSlow ? 1 : 0;
+           [](const RankStatus&, RankNote note) {
+             return note == RankNote::kSlow ? 1.0 : 0.0;
            });
   of_ranks("up", "gauge", "1 if the rank's process is there.",
-           [](const Job& job, size_t r) -> Found {
-             const RankNote note = job.notes[r];
-             return note == RankNote::kLost || note == RankNote::kEnded ? 0 : 1;
+           [](const RankStatus&, RankNote note) {
+             const bool is_gone =
+                 note == RankNote::kLost || note == RankNote::kEnded;
+             return is_gone ? 0.0 : 1.0;
            });
-  of_ranks("updated_timestamp_seconds", "gauge",
-           "When the rank said this, in seconds since 1970.",
-           [](const Job& job, size_t r) -> Found {
-             return job.ranks[r].updated_at;
-           });
+  of_status("updated_timestamp_seconds", "gauge",
+            "When the rank said this, in seconds since 1970.",
+            &RankStatus::updated_at);
   of_ranks("loss", "gauge", "Loss of the last step.",
-           [](const Job& job, size_t r) -> Found {
-             if (job.ranks[r].losses.empty()) return std::nullopt;
-             return job.ranks[r].losses.back().loss;
+           [](const RankStatus& status, RankNote) {
+             return status.losses.empty()
+                        ? std::nullopt
+                        : std::optional(status.losses.back().loss);
            });
   of_devices("device_busy_ratio", "Share of the time that a device computes.",
-             [](const DeviceStatus& device) { return device.busy_fraction; });
-  of_devices(
-      "device_memory_bytes",
-      "Bytes that tensors and blocks kept for them take.",
-      [&](const DeviceStatus& device) { return whole(device.memory_bytes); });
+             &DeviceStatus::busy_fraction);
+  of_devices("device_memory_bytes",
+             "Bytes that tensors and blocks kept for them take.",
+             &DeviceStatus::memory_bytes);
   of_devices("device_memory_peak_bytes", "The most that tensors took.",
-             [&](const DeviceStatus& device) {
-               return whole(device.memory_peak_bytes);
-             });
+             &DeviceStatus::memory_peak_bytes);
   return out;
 }
 

@@ -175,9 +175,7 @@ std::vector<ScreenLine> draw_table(const std::vector<Row>& rows, int width,
   return lines;
 }
 
-std::vector<ScreenLine> draw_head(const std::vector<Job>& jobs, size_t which,
-                                  int width, bool is_utf8) {
-  const Job& job = jobs[which];
+std::vector<ScreenLine> draw_head(const Job& job, int width, bool is_utf8) {
   const RankStatus& status = job.first();
   std::vector<ScreenLine> lines;
   std::string title =
@@ -231,38 +229,18 @@ bool has_less_loss(const LossPoint& a, const LossPoint& b) {
   return a.loss < b.loss;
 }
 
-/// A grid of dots. Each character shows several of them.
-class Dots {
- public:
-  Dots(int columns, int rows)
-      : columns_(columns),
-        rows_(rows),
-        is_set_(static_cast<size_t>(columns) * static_cast<size_t>(rows)) {}
-
-  void set(int column, int row) { is_set_[at(column, row)] = true; }
-  bool is_set(int column, int row) const { return is_set_[at(column, row)]; }
-  int columns() const { return columns_; }
-  int rows() const { return rows_; }
-
- private:
-  size_t at(int column, int row) const {
-    return static_cast<size_t>(row) * static_cast<size_t>(columns_) +
-           static_cast<size_t>(column);
-  }
-
-  int columns_, rows_;
-  std::vector<bool> is_set_;
-};
+/// A grid of dots, by row, then by column. Each character shows several dots.
+using Dots = std::vector<std::vector<bool>>;
 
 // The bits of a Braille character (U+2800 and on), by column and row.
 constexpr uint8_t kBraille[2][4] = {{0x01, 0x02, 0x04, 0x40},
                                     {0x08, 0x10, 0x20, 0x80}};
 
-std::string braille(const Dots& dots, int character, int line) {
+std::string braille(const Dots& dots, size_t character, size_t line) {
   unsigned bits = 0;
-  for (int column = 0; column < 2; ++column) {
-    for (int row = 0; row < 4; ++row) {
-      if (dots.is_set(2 * character + column, 4 * line + row)) {
+  for (size_t column = 0; column < 2; ++column) {
+    for (size_t row = 0; row < 4; ++row) {
+      if (dots[4 * line + row][2 * character + column]) {
         bits |= kBraille[column][row];
       }
     }
@@ -281,14 +259,17 @@ void draw_points(const std::vector<LossPoint>& points, Dots& dots) {
   const auto first = static_cast<double>(points.front().step);
   const double steps =
       std::max(static_cast<double>(points.back().step) - first, 1.0);
+  const auto rows = static_cast<double>(dots.size());
+  const size_t columns = dots.front().size();
   const auto row_of = [&](double loss) {
-    return static_cast<int>(
-        std::lround((highest - loss) / range * (dots.rows() - 1)));
+    return static_cast<size_t>(
+        std::lround((highest - loss) / range * (rows - 1)));
   };
   size_t next = 1;
-  int last_row = row_of(points.front().loss);
-  for (int column = 0; column < dots.columns(); ++column) {
-    const double step = first + steps * column / (dots.columns() - 1);
+  size_t last_row = row_of(points.front().loss);
+  for (size_t column = 0; column < columns; ++column) {
+    const double step = first + steps * static_cast<double>(column) /
+                                    static_cast<double>(columns - 1);
     while (next + 1 < points.size() &&
            static_cast<double>(points[next].step) < step) {
       ++next;
@@ -299,9 +280,9 @@ void draw_points(const std::vector<LossPoint>& points, Dots& dots) {
         (step - static_cast<double>(left.step)) /
             std::max<double>(static_cast<double>(right.step - left.step), 1),
         0.0, 1.0);
-    const int row = row_of(left.loss + part * (right.loss - left.loss));
+    const size_t row = row_of(left.loss + part * (right.loss - left.loss));
     const auto [top, bottom] = std::minmax(row, last_row);
-    for (int r = top; r <= bottom; ++r) dots.set(column, r);
+    for (size_t r = top; r <= bottom; ++r) dots[r][column] = true;
     last_row = row;
   }
 }
@@ -312,16 +293,19 @@ void draw_points(const std::vector<LossPoint>& points, Dots& dots) {
 std::vector<std::string> draw_curve(const std::vector<LossPoint>& points,
                                     int width, int height, bool is_utf8) {
   if (points.size() < 2 || width < 2 || height < 1) return {};
-  Dots dots(is_utf8 ? 2 * width : width, is_utf8 ? 4 * height : height);
+  const auto rows = static_cast<size_t>(height);
+  const auto columns = static_cast<size_t>(width);
+  Dots dots(is_utf8 ? 4 * rows : rows,
+            std::vector<bool>(is_utf8 ? 2 * columns : columns));
   draw_points(points, dots);
   std::vector<std::string> lines;
-  for (int line = 0; line < height; ++line) {
+  for (size_t line = 0; line < rows; ++line) {
     std::string text;
-    for (int character = 0; character < width; ++character) {
+    for (size_t character = 0; character < columns; ++character) {
       if (is_utf8) {
         text += braille(dots, character, line);
       } else {
-        text += dots.is_set(character, line) ? '*' : ' ';
+        text += dots[line][character] ? '*' : ' ';
       }
     }
     lines.push_back(std::move(text));
@@ -407,7 +391,7 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
   }
   view.job %= jobs.size();
   const Job& job = jobs[view.job];
-  lines = draw_head(jobs, view.job, width, view.is_utf8);
+  lines = draw_head(job, width, view.is_utf8);
   lines.emplace_back();
 
   const auto rows = rows_of(job);

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <sstream>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"

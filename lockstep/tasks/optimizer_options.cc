@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::tasks {
@@ -62,38 +63,6 @@ double factor(const OptimizerOptions& options,
          static_cast<double>(options.warmup_steps);
 }
 
-}  // namespace
-
-void check(const OptimizerOptions& options) {
-  if (!std::isfinite(options.lr) || options.lr < 0) {
-    throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
-                                    .what = "lr can't be used",
-                                    .expected = "a finite number of at least 0",
-                                    .got = fmt::format("{}", options.lr)});
-  }
-  if (!(options.final_lr >= 0 && options.final_lr <= options.lr)) {
-    throw InvalidArgument("train",
-                          {.code = ErrorCode::kBadOption,
-                           .what = "final_lr can't be used",
-                           .expected = fmt::format("0 to lr, {}", options.lr),
-                           .got = fmt::format("{}", options.final_lr)});
-  }
-  if (options.warmup_steps < 0) {
-    throw InvalidArgument("train",
-                          {.code = ErrorCode::kBadOption,
-                           .what = "warmup_steps is too small",
-                           .expected = "at least 0",
-                           .got = fmt::format("{}", options.warmup_steps)});
-  }
-}
-
-double learning_rate(const OptimizerOptions& options,
-                     const train::Position& position) {
-  return options.lr * factor(options, position);
-}
-
-namespace {
-
 // Makes LibTorch's AdamW, which has groups of parameters.
 std::unique_ptr<torch::optim::Optimizer> adamw_in_groups(
     const OptimizerOptions& options,
@@ -118,6 +87,23 @@ std::unique_ptr<torch::optim::Optimizer> adamw_in_groups(
 }
 
 }  // namespace
+
+void check(const OptimizerOptions& options) {
+  train::check_not_negative("lr", options.lr);
+  if (!(options.final_lr >= 0 && options.final_lr <= options.lr)) {
+    throw InvalidArgument("train",
+                          {.code = ErrorCode::kBadOption,
+                           .what = "final_lr can't be used",
+                           .expected = fmt::format("0 to lr, {}", options.lr),
+                           .got = fmt::format("{}", options.final_lr)});
+  }
+  train::check_at_least("warmup_steps", options.warmup_steps, 0);
+}
+
+double learning_rate(const OptimizerOptions& options,
+                     const train::Position& position) {
+  return options.lr * factor(options, position);
+}
 
 std::unique_ptr<train::RunOptimizer> make_optimizer(
     const OptimizerOptions& options,

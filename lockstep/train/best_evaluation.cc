@@ -3,9 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 

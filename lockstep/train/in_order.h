@@ -3,12 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "lockstep/base/error.h"
 
 namespace lockstep::train {
 

@@ -46,23 +46,23 @@ void require(bool holds, const char* name, const char* expected, double got) {
 }  // namespace
 
 Strategy parse_strategy(const std::string& name) {
-  return value_named(Names<Strategy>(kStrategies), "strategy", name);
+  return value_named<Strategy>(kStrategies, "strategy", name);
 }
 std::vector<std::string> strategy_names() {
-  return all_names(Names<Strategy>(kStrategies));
+  return all_names<Strategy>(kStrategies);
 }
 std::string to_string(Strategy strategy) {
-  return name_of(Names<Strategy>(kStrategies), "a strategy", strategy);
+  return name_of<Strategy>(kStrategies, "a strategy", strategy);
 }
 
 Precision parse_precision(const std::string& name) {
-  return value_named(Names<Precision>(kPrecisions), "precision", name);
+  return value_named<Precision>(kPrecisions, "precision", name);
 }
 std::vector<std::string> precision_names() {
-  return all_names(Names<Precision>(kPrecisions));
+  return all_names<Precision>(kPrecisions);
 }
 std::string to_string(Precision precision) {
-  return name_of(Names<Precision>(kPrecisions), "a precision", precision);
+  return name_of<Precision>(kPrecisions, "a precision", precision);
 }
 
 std::optional<c10::ScalarType> autocast_type(Precision precision) {
@@ -78,27 +78,24 @@ std::optional<c10::ScalarType> autocast_type(Precision precision) {
 }
 
 GradCompression parse_grad_compression(const std::string& name) {
-  return value_named(Names<GradCompression>(kCompressions), "compression",
-                     name);
+  return value_named<GradCompression>(kCompressions, "compression", name);
 }
 std::vector<std::string> grad_compression_names() {
-  return all_names(Names<GradCompression>(kCompressions));
+  return all_names<GradCompression>(kCompressions);
 }
 std::string to_string(GradCompression compression) {
-  return name_of(Names<GradCompression>(kCompressions), "a compression",
-                 compression);
+  return name_of<GradCompression>(kCompressions, "a compression", compression);
 }
 
 OuterOptimizer parse_outer_optimizer(const std::string& name) {
-  return value_named(Names<OuterOptimizer>(kOuterOptimizers), "outer optimizer",
-                     name);
+  return value_named<OuterOptimizer>(kOuterOptimizers, "outer optimizer", name);
 }
 std::vector<std::string> outer_optimizer_names() {
-  return all_names(Names<OuterOptimizer>(kOuterOptimizers));
+  return all_names<OuterOptimizer>(kOuterOptimizers);
 }
 std::string to_string(OuterOptimizer optimizer) {
-  return name_of(Names<OuterOptimizer>(kOuterOptimizers), "an outer optimizer",
-                 optimizer);
+  return name_of<OuterOptimizer>(kOuterOptimizers, "an outer optimizer",
+                                 optimizer);
 }
 
 void check(const CommunicationOptions& options) {
@@ -113,13 +110,13 @@ void check(const CommunicationOptions& options) {
 }
 
 OnSpike parse_on_spike(const std::string& name) {
-  return value_named(Names<OnSpike>(kActions), "answer to a spike", name);
+  return value_named<OnSpike>(kActions, "answer to a spike", name);
 }
 std::vector<std::string> on_spike_names() {
-  return all_names(Names<OnSpike>(kActions));
+  return all_names<OnSpike>(kActions);
 }
 std::string to_string(OnSpike action) {
-  return name_of(Names<OnSpike>(kActions), "an answer to a spike", action);
+  return name_of<OnSpike>(kActions, "an answer to a spike", action);
 }
 
 void check(const SpikeOptions& options) {

@@ -15,42 +15,22 @@ namespace {
 // The most shards or threads, as on the command line.
 constexpr int64_t kMostSaved = 4096;
 
-void check_at_least(const char* option, int64_t value, int64_t least) {
-  if (value >= least) return;
-  throw InvalidArgument("train",
-                        {.code = ErrorCode::kBadOption,
-                         .what = fmt::format("{} is too small", option),
-                         .expected = fmt::format("at least {}", least),
-                         .got = std::to_string(value)});
-}
-
-void check_not_negative(const char* option, double value) {
-  if (std::isfinite(value) && value >= 0) return;
-  throw InvalidArgument("train",
-                        {.code = ErrorCode::kBadOption,
-                         .what = fmt::format("{} can't be used", option),
-                         .expected = "a finite number of at least 0",
-                         .got = fmt::format("{}", value)});
-}
-
 [[noreturn]] void refuse(const std::string& what, const std::string& expected,
-                         const std::string& fix) {
+                         const std::string& fix, const std::string& got = "") {
   throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
                                   .what = what,
                                   .expected = expected,
+                                  .got = got,
                                   .fix = fix});
 }
 
 // Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
-  const bool looks = !options.checkpoint().save_best().empty() ||
-                     options.evaluation().early_stop() > 0;
-  if (!looks) return;
-  if (!options.checkpoint().save_best().empty()) {
-    const BestEvaluation readable(options.checkpoint().save_best(),
-                                  options.evaluation().early_stop());
-  }
-  if (options.evaluation().enabled()) return;
+  const std::string& metric = options.checkpoint().save_best();
+  const int64_t patience = options.evaluation().early_stop();
+  if (!metric.empty()) const BestEvaluation readable(metric, patience);
+  const bool looks = !metric.empty() || patience > 0;
+  if (!looks || options.evaluation().enabled()) return;
   refuse("save_best and early_stop need evaluations, and this run makes none",
          "", "leave out --no-eval, and set --eval-every");
 }
@@ -157,43 +137,33 @@ int64_t shards_of(int64_t asked, int64_t count,
                   const std::vector<Device>& devices) {
   if (asked == 0) return count;
   if (asked >= count) return asked;
-  throw InvalidArgument(
-      "train",
-      {.code = ErrorCode::kBadOption,
-       .what =
-           fmt::format("{} can't be shared by {} ({})", counted(asked, "shard"),
-                       counted(count, "device"), join_names(devices)),
-       .expected = fmt::format("at least {}, best a multiple of it", count),
-       .got = std::to_string(asked),
-       .fix = fmt::format("use --shards {}, or fewer --devices", count)});
+  refuse(fmt::format("{} can't be shared by {} ({})", counted(asked, "shard"),
+                     counted(count, "device"), join_names(devices)),
+         fmt::format("at least {}, best a multiple of it", count),
+         fmt::format("use --shards {}, or fewer --devices", count),
+         std::to_string(asked));
 }
 
 // Returns the number of shards: one for each micro-batch of each device.
 int64_t shards_of_accumulation(const TrainOptions& options, int64_t devices) {
   const int64_t shards = options.accumulate() * devices;
   if (options.shards() != 0 && options.shards() != shards) {
-    throw InvalidArgument(
-        "train",
-        {.code = ErrorCode::kBadOption,
-         .what = fmt::format("{} micro-batches on each of {} are {}",
-                             options.accumulate(), counted(devices, "device"),
-                             counted(shards, "shard")),
-         .expected = fmt::format("--shards {}, or none", shards),
-         .got = fmt::format("--shards {}", options.shards())});
+    refuse(fmt::format("{} micro-batches on each of {} are {}",
+                       options.accumulate(), counted(devices, "device"),
+                       counted(shards, "shard")),
+           fmt::format("--shards {}, or none", shards), "",
+           fmt::format("--shards {}", options.shards()));
   }
   if (options.batch_size() % shards != 0) {
     const int64_t below = options.batch_size() / shards * shards;
-    throw InvalidArgument(
-        "train",
-        {.code = ErrorCode::kBadOption,
-         .what = fmt::format("a batch of {} can't be cut into {} equal "
-                             "micro-batches on each of {}",
-                             options.batch_size(), options.accumulate(),
-                             counted(devices, "device")),
-         .expected = fmt::format("a multiple of {}: {}{}", shards,
-                                 below > 0 ? fmt::format("{} or ", below) : "",
-                                 below + shards),
-         .got = fmt::format("{}", options.batch_size())});
+    refuse(fmt::format("a batch of {} can't be cut into {} equal "
+                       "micro-batches on each of {}",
+                       options.batch_size(), options.accumulate(),
+                       counted(devices, "device")),
+           fmt::format("a multiple of {}: {}{}", shards,
+                       below > 0 ? fmt::format("{} or ", below) : "",
+                       below + shards),
+           "", fmt::format("{}", options.batch_size()));
   }
   return shards;
 }
@@ -203,13 +173,9 @@ void check_single(const TrainOptions& options) {
       options.devices().size() == 1) {
     return;
   }
-  throw InvalidArgument(
-      "train", {.code = ErrorCode::kBadOption,
-                .what = "strategy single trains on one device",
-                .expected = "one of them in --devices",
-                .got = join_names(options.devices()),
-                .fix = "use --strategy dp for all of them, or leave out "
-                       "--strategy"});
+  refuse("strategy single trains on one device", "one of them in --devices",
+         "use --strategy dp for all of them, or leave out --strategy",
+         join_names(options.devices()));
 }
 
 Device device_of_rank(const TrainOptions& options, const ProcessGroup& world) {
@@ -245,6 +211,24 @@ size_t output_device_of(const TrainOptions& options) {
 }
 
 }  // namespace
+
+void check_at_least(const char* option, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("{} is too small", option),
+                         .expected = fmt::format("at least {}", least),
+                         .got = std::to_string(value)});
+}
+
+void check_not_negative(const char* option, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  throw InvalidArgument("train",
+                        {.code = ErrorCode::kBadOption,
+                         .what = fmt::format("{} can't be used", option),
+                         .expected = "a finite number of at least 0",
+                         .got = fmt::format("{}", value)});
+}
 
 std::optional<int64_t> saved_number(const Settings& saved, const char* name,
                                     int64_t most) {

@@ -35,6 +35,13 @@ std::optional<int64_t> saved_number(
     const Settings& saved, const char* name,
     int64_t most = std::numeric_limits<int64_t>::max());
 
+/// Throws InvalidArgument, which names `option`, unless `value` is `least` or
+/// more.
+void check_at_least(const char* option, int64_t value, int64_t least);
+/// Throws InvalidArgument, which names `option`, unless `value` is finite and
+/// at least 0.
+void check_not_negative(const char* option, double value);
+
 /// Throws InvalidArgument, which names the option, for a number that is out of
 /// range and for options that can't work together. Checks everything except the
 /// devices and the ranks, so it can be called before there are any.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,16 +33,12 @@ class Task {
   /// Lets the task make its remaining choices before it is asked for anything.
   /// Gets the run's devices, and the settings of the run that this one
   /// continues.
-  virtual void begin(const TrainOptions& options, const Plan& plan,
-                     const Settings& saved) {
-    static_cast<void>(options);
-    static_cast<void>(plan);
-    static_cast<void>(saved);
-  }
+  virtual void begin(const TrainOptions& /*options*/, const Plan& /*plan*/,
+                     const Settings& /*saved*/) {}
 
   /// Takes the result of model() in the run that this one continues. Called
   /// before begin(), and only if this run continues another one.
-  virtual void go_on_with(const Settings& model) { static_cast<void>(model); }
+  virtual void go_on_with(const Settings& /*model*/) {}
 
   virtual std::shared_ptr<const data::BatchSource> training_data() = 0;
   /// Returns null if there is nothing to evaluate on.

@@ -113,6 +113,7 @@ template <class M>
 class Trainer : public TrainerBase {
   using Kind = detail::ModuleKind<M>;
   using Step = std::function<LossAndMetrics(M&, const data::Batch&)>;
+  struct Stack {};  // in place of a collate function
 
  public:
   /// `make` returns a new module.
@@ -136,27 +137,17 @@ class Trainer : public TrainerBase {
   }
 
   /// Sets the samples to train on. See DatasetSource for what a dataset is, and
-  /// in_order() for one that can only be read from its beginning.
-  template <class D>
-  Trainer& data(std::shared_ptr<D> dataset) {
-    training_data_ = source_of(std::move(dataset));
-    return *this;
-  }
-  /// Does the same with `collate`, which makes the inputs and the target of a
-  /// whole batch, as a pair, from a vector of samples.
-  template <class D, class Collate>
-  Trainer& data(std::shared_ptr<D> dataset, const Collate& collate) {
+  /// in_order() for one that can only be read from its beginning. Samples are
+  /// stacked, unless there is a `collate`, which makes the inputs and the
+  /// target of a whole batch, as a pair, from a vector of samples.
+  template <class D, class Collate = Stack>
+  Trainer& data(std::shared_ptr<D> dataset, const Collate& collate = {}) {
     training_data_ = source_of(std::move(dataset), collate);
     return *this;
   }
   /// Sets the samples to evaluate on.
-  template <class D>
-  Trainer& test_data(std::shared_ptr<D> dataset) {
-    evaluation_data_ = source_of(std::move(dataset));
-    return *this;
-  }
-  template <class D, class Collate>
-  Trainer& test_data(std::shared_ptr<D> dataset, const Collate& collate) {
+  template <class D, class Collate = Stack>
+  Trainer& test_data(std::shared_ptr<D> dataset, const Collate& collate = {}) {
     evaluation_data_ = source_of(std::move(dataset), collate);
     return *this;
   }
@@ -219,19 +210,12 @@ class Trainer : public TrainerBase {
         }
       }();
       using Made = decltype(optimizer);
-      if constexpr (!detail::PointerToOptimizer<Made>) {
-        static_assert(lockstep::detail::kNever<Made>,
-                      "the function given to optimizer() must return a "
-                      "std::unique_ptr to an optimizer, such as "
-                      "std::make_unique<torch::optim::SGD>(net.parameters(), "
-                      "0.1)");
-        return {};
-      } else if constexpr (std::convertible_to<
-                               Made, std::unique_ptr<optim::Optimizer>>) {
-        return std::unique_ptr<optim::Optimizer>(std::move(optimizer));
-      } else {
-        return std::unique_ptr<torch::optim::Optimizer>(std::move(optimizer));
-      }
+      static_assert(detail::PointerToOptimizer<Made>,
+                    "the function given to optimizer() must return a "
+                    "std::unique_ptr to an optimizer, such as "
+                    "std::make_unique<torch::optim::SGD>(net.parameters(), "
+                    "0.1)");
+      if constexpr (detail::PointerToOptimizer<Made>) return optimizer;
     };
     return *this;
   }
@@ -267,27 +251,18 @@ class Trainer : public TrainerBase {
   std::shared_ptr<M> module() const { return module_; }
 
  private:
-  template <class D>
-  static std::shared_ptr<DatasetSource<D>> dataset_source(
-      std::shared_ptr<D> dataset) {
-    return std::make_shared<DatasetSource<D>>(std::move(dataset),
-                                              Kind::kArguments);
-  }
-  template <class D>
-  static std::shared_ptr<const data::BatchSource> source_of(
-      std::shared_ptr<D> dataset) {
-    if constexpr (std::is_base_of_v<data::BatchSource, D>) {
-      return dataset;
-    } else {
-      return dataset_source(std::move(dataset));
-    }
-  }
   template <class D, class Collate>
   static std::shared_ptr<const data::BatchSource> source_of(
       std::shared_ptr<D> dataset, const Collate& collate) {
-    auto source = dataset_source(std::move(dataset));
-    source->set_collate(collate);
-    return source;
+    if constexpr (std::is_base_of_v<data::BatchSource, D>) {
+      static_assert(std::same_as<Collate, Stack>, "a BatchSource has batches");
+      return dataset;
+    } else {
+      auto source = std::make_shared<DatasetSource<D>>(std::move(dataset),
+                                                       Kind::kArguments);
+      if constexpr (!std::same_as<Collate, Stack>) source->set_collate(collate);
+      return source;
+    }
   }
 
   bool has_step() const override { return step_ != nullptr; }

@@ -1,6 +1,5 @@
 #include "lockstep/monitor/rank_status.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 

@@ -1,7 +1,6 @@
 #include "lockstep/tasks/text/text_task.h"
 
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -20,10 +20,6 @@ using train::Precision;
 using train::RunReport;
 using train::Strategy;
 using train::TrainOptions;
-
-Device slice(int index, int slices) {
-  return {.kind = DeviceKind::kCpu, .index = index, .slices = slices};
-}
 
 class TextRuns : public testing::Test {
  protected:
@@ -51,18 +47,14 @@ class TextRuns : public testing::Test {
   }
 
   TrainOptions run(Precision precision = Precision::kFloat32) const {
-    TrainOptions options;
-    options.devices({slice(0, 1)});
-    options.batch_size(8);
+    TrainOptions options = train::short_run(/*batch_size=*/8, /*shards=*/0);
     options.accumulate(4);
-    options.intra_op_threads(1);
     options.epochs(0);
     options.max_steps(12);
     options.seed(3);
     options.precision(precision);
     options.clip_grad_norm(1);
     options.loading().drop_last(true);
-    options.log().progress(false);
     return options;
   }
 
@@ -77,7 +69,7 @@ class TextRuns : public testing::Test {
                            const std::string& backend) const {
     options.strategy(Strategy::kDistributed);
     options.accumulate(4 / ranks);
-    options.devices().assign(static_cast<size_t>(ranks), slice(0, 1));
+    options.devices().assign(static_cast<size_t>(ranks), train::cpu_slice());
     return train::report_of_ranks(ranks, backend,
                                   [&](const ProcessGroup& world) {
                                     return train(options, {.world = world});
@@ -109,7 +101,7 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
   TrainOptions dp = options;
   dp.strategy(Strategy::kDataParallel);
   dp.accumulate(2);
-  dp.devices({slice(0, 2), slice(1, 2)});
+  dp.devices(train::cpu_slices(2));
   EXPECT_EQ(train(dp).parameter_sha256, expected);
 }
 
@@ -203,7 +195,7 @@ TEST_F(TextRuns, RecomputeToTheSameBits) {
 TEST_F(TextRuns, TrainAsTheTextbooksDataParallel) {
   TrainOptions options = run();
   options.accumulate(1);
-  options.devices({slice(0, 2), slice(1, 2)});
+  options.devices(train::cpu_slices(2));
   options.strategy(Strategy::kDataParallel);
   const RunReport expected = train(options);
   options.strategy(Strategy::kDataParallelClassic);
@@ -226,7 +218,7 @@ TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
   EXPECT_EQ(spec.file, folder_.path("text.txt"));
   const auto evaluated = evaluate_text({.checkpoint = folder_.path("run"),
                                         .data = spec,
-                                        .devices = {slice(0, 1)}});
+                                        .devices = {train::cpu_slice()}});
   EXPECT_EQ(evaluated.test.samples, report.test.samples);
   EXPECT_EQ(evaluated.tokens, evaluated.test.samples * 16);
   // Other shards are rounded differently.

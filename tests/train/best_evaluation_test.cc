@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <mutex>
 
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -13,6 +12,8 @@
 #include "lockstep/train/trainer.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/train/report_of_ranks.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::train {
 namespace {
@@ -103,16 +104,11 @@ Trainer<LineImpl> line_trainer(double lr) {
 }
 
 TrainOptions options_in(const std::string& out_dir) {
-  TrainOptions options;
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
-  options.batch_size(8);
-  options.shards(2);
-  options.intra_op_threads(1);
+  TrainOptions options = short_run(/*batch_size=*/8, /*shards=*/2);
   options.epochs(10);
   options.evaluation().every(5);
   options.checkpoint().save_best("loss");
   options.out_dir(out_dir);
-  options.log().progress(false);
   return options;
 }
 
@@ -143,18 +139,11 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
     } else {
       options.strategy(Strategy::kDistributed);
       options.devices().resize(2, options.devices()[0]);
-      std::mutex mutex;
-      ProcessGroupOptions world_options;
-      world_options.timeout(std::chrono::seconds(100));
-      spawn(
-          2,
-          [&](ProcessGroup world) {
-            const RunReport reported = line_trainer(0).fit(options, world);
-            const std::lock_guard lock(mutex);
-            EXPECT_EQ(reported.steps, 16);
-            if (world.rank() == 0) report = reported;
-          },
-          world_options);
+      report = report_of_ranks(2, "auto", [&](const ProcessGroup& world) {
+        const RunReport reported = line_trainer(0).fit(options, world);
+        EXPECT_EQ(reported.steps, 16);
+        return reported;
+      });
     }
     EXPECT_EQ(report.steps, 16);
     EXPECT_EQ(report.best->step, 5);

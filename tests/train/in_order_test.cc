@@ -1,7 +1,5 @@
 #include "lockstep/train/in_order.h"
 
-#include <mutex>
-
 #include <gtest/gtest.h>
 #include <torch/data.h>
 #include <torch/nn/modules/linear.h>
@@ -12,6 +10,8 @@
 #include "lockstep/train/trainer.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/train/report_of_ranks.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::train {
 namespace {
@@ -84,15 +84,10 @@ Trainer<torch::nn::LinearImpl> line_trainer(std::shared_ptr<D> data) {
 }
 
 TrainOptions run_options(const std::string& out_dir = "") {
-  TrainOptions options;
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
-  options.batch_size(12);
-  options.shards(2);
-  options.intra_op_threads(1);
+  TrainOptions options = short_run(/*batch_size=*/12, /*shards=*/2);
   options.epochs(3);
   options.loading().workers(3);
   options.out_dir(out_dir);
-  options.log().progress(false);
   return options;
 }
 
@@ -123,21 +118,13 @@ TEST(InOrder, GivesTheSamplesInTheirOrder) {
 
 TEST(InOrder, GivesEachRankItsPart) {
   const std::string expected = digest_of_indexed();
-  std::mutex mutex;
-  ProcessGroupOptions world_options;
-  world_options.timeout(std::chrono::seconds(100));
-  spawn(
-      2,
-      [&](ProcessGroup world) {
-        TrainOptions options = run_options();
-        options.strategy(Strategy::kDistributed);
-        options.devices().resize(2, options.devices()[0]);
-        const std::string digest =
-            digest_of_stream<StatefulStream>(options, world);
-        const std::lock_guard lock(mutex);
-        EXPECT_EQ(digest, expected);
-      },
-      world_options);
+  TrainOptions options = run_options();
+  options.strategy(Strategy::kDistributed);
+  options.devices().resize(2, options.devices()[0]);
+  report_of_ranks(2, "auto", [&](const ProcessGroup& world) {
+    EXPECT_EQ(digest_of_stream<StatefulStream>(options, world), expected);
+    return RunReport();
+  });
 }
 
 TEST(InOrder, GoesOnWithinAnEpoch) {

@@ -12,11 +12,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/run/run_training.h"
-#include "lockstep/train/run/trainer_task.h"
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
-#include "tests/train/test_files.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::train {
 namespace {
@@ -97,14 +97,10 @@ Trainer<CurveImpl> curve_trainer() {
 }
 
 TrainOptions small() {
-  TrainOptions options;
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
-  options.batch_size(12);  // of 50: the last one has 2
-  options.shards(4);
-  options.intra_op_threads(1);
+  // The last batch of 50 samples has 2.
+  TrainOptions options = short_run(/*batch_size=*/12, /*shards=*/4);
   options.epochs(5);
   options.seed(5);
-  options.log().progress(false);
   return options;
 }
 
@@ -120,24 +116,10 @@ RunReport on_ranks(const Make& make, TrainOptions options, int ranks,
   });
 }
 
-RunReport on_slices(const Make& make, TrainOptions options, int64_t slices) {
+RunReport on_slices(const Make& make, TrainOptions options, int slices) {
   options.strategy(Strategy::kDataParallel);
-  options.devices().clear();
-  for (int64_t i = 0; i < slices; ++i) {
-    options.devices().push_back(Device{.kind = DeviceKind::kCpu,
-                                       .index = static_cast<int>(i),
-                                       .slices = static_cast<int>(slices)});
-  }
+  options.devices(cpu_slices(slices));
   return make()->fit(options);
-}
-
-void expect_same(const RunReport& got, const RunReport& expected,
-                 const std::string& what) {
-  EXPECT_EQ(got.parameter_sha256, expected.parameter_sha256) << what;
-  EXPECT_EQ(got.losses, expected.losses) << what;
-  EXPECT_EQ(got.test.metrics, expected.test.metrics) << what;
-  ASSERT_EQ(got.epochs.size(), expected.epochs.size()) << what;
-  EXPECT_EQ(got.epochs.back().train, expected.epochs.back().train) << what;
 }
 
 /// Trains on one device, on two and on ranks, to the same bits. Returns what
@@ -312,7 +294,7 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
     const RunReport whole = make()->fit(small());
     const TemporaryFolder folder;
     TrainOptions options = small();
-    options.out_dir(folder / "run");
+    options.out_dir(folder.path("run"));
     int polled = 0;
     const auto stopped_trainer = make();
     const RunReport stopped =
@@ -417,7 +399,7 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   const TemporaryFolder folder;
   TrainOptions options = small();
   options.evaluation().every(2);
-  options.out_dir(folder / "run");
+  options.out_dir(folder.path("run"));
   options.max_steps(10);
   stopping_trainer(std::make_shared<EarlyStop>()).fit(options);
   options.max_steps(0);
@@ -448,7 +430,7 @@ TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
 TEST(OwnTrainer, SaysWhatIsMissing) {
   Trainer trainer([] { return Curve(); });
   const auto missing = [&] {
-    return message_of<InvalidArgument>([&] { trainer.fit(small()); });
+    return error_of<InvalidArgument>([&] { trainer.fit(small()); });
   };
   expect_problem(missing(), ErrorCode::kMisuse, {"data()"});
   trainer.data(std::make_shared<Points>(50));
@@ -473,7 +455,7 @@ TEST(OwnTrainer, NamesMetricsThatChange) {
       return values;
     });
     const Make make = copies_of(trainer);
-    EXPECT_PRED2(contains, message_of<Error>([&] {
+    EXPECT_PRED2(contains, error_of<Error>([&] {
                    ranks == 1 ? make()->fit(small())
                               : on_ranks(make, small(), ranks, "shm");
                  }),
@@ -484,7 +466,7 @@ TEST(OwnTrainer, NamesMetricsThatChange) {
 TEST(OwnTrainer, RefusesSamplesThatCanNotBeStacked) {
   auto trainer = curve_trainer();
   trainer.data(std::make_shared<Ragged>());
-  expect_problem(message_of<InvalidArgument>([&] { trainer.fit(small()); }),
+  expect_problem(error_of<InvalidArgument>([&] { trainer.fit(small()); }),
                  ErrorCode::kMisuse, {"stacked", "collate"});
 }
 
@@ -567,19 +549,14 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
     EXPECT_GT(report.devices[at].memory_peak_bytes, kLarge) << at;
     EXPECT_LT(report.devices[1 - at].memory_peak_bytes, kLarge) << at;
   }
-  const auto message_of = [&](const TrainOptions& bad) -> std::string {
-    try {
-      trainer.fit(bad);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+  const auto refusal = [&] {
+    return error_of<InvalidArgument>([&] { trainer.fit(options); });
   };
   options.output_device("cpu:7");
-  expect_problem(message_of(options), ErrorCode::kNoSuchDevice, {"cpu:7"});
+  expect_problem(refusal(), ErrorCode::kNoSuchDevice, {"cpu:7"});
   options.output_device("cpu:1");
   options.strategy(Strategy::kDataParallel);
-  expect_problem(message_of(options), ErrorCode::kBadOption, {"dp-classic"});
+  expect_problem(refusal(), ErrorCode::kBadOption, {"dp-classic"});
 }
 
 }  // namespace

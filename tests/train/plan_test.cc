@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
-#include "tests/train/test_files.h"
 
 namespace lockstep::train {
 namespace {
@@ -26,7 +24,7 @@ TrainOptions options_on(const std::string& list, Strategy strategy) {
 TEST(Plan, SingleRefusesSeveralDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
   const auto options = options_on("2xcpu", Strategy::kSingle);
-  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+  expect_problem(error_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"single", "cpu:0, cpu:1", "dp"});
 }
 
@@ -57,7 +55,7 @@ TEST(Plan, RefusesFewerShardsThanDevices) {
   if (cores() < 2) GTEST_SKIP() << "needs 2 cores";
   auto options = options_on("2xcpu", Strategy::kDataParallel);
   options.shards(1);
-  const auto message = message_of<InvalidArgument>([&] { make_plan(options); });
+  const auto message = error_of<InvalidArgument>([&] { make_plan(options); });
   expect_problem(message, ErrorCode::kBadOption, {"1", "2", "cpu:0, cpu:1"});
   options.shards(3);
   EXPECT_EQ(make_plan(options).shards, 3);
@@ -68,8 +66,8 @@ TEST(Plan, RefusesNumbersThatCanNotBe) {
                           ErrorCode code = ErrorCode::kBadOption) {
     auto options = options_on("cpu", Strategy::kSingle);
     change(options);
-    expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
-                   code, {name});
+    expect_problem(error_of<InvalidArgument>([&] { make_plan(options); }), code,
+                   {name});
   };
   refuses([](auto& o) { o.batch_size(0); }, "batch_size");
   refuses([](auto& o) { o.epochs(0); }, "epochs");
@@ -97,11 +95,11 @@ TEST(Plan, HasAShardForEachMicroBatchOfEachDevice) {
   options.shards(6);
   EXPECT_EQ(make_plan(options).shards, 6);
   options.shards(4);
-  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+  expect_problem(error_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"--shards 6", "--shards 4"});
   options.shards(0);
   options.batch_size(32);
-  expect_problem(message_of<InvalidArgument>([&] { make_plan(options); }),
+  expect_problem(error_of<InvalidArgument>([&] { make_plan(options); }),
                  ErrorCode::kBadOption, {"30 or 36", "32"});
 }
 
@@ -113,7 +111,7 @@ TEST(Strategies, HaveNamesThatParse) {
 }
 
 TEST(Strategies, SuggestTheNearest) {
-  expect_problem(message_of<InvalidArgument>([] { parse_strategy("singel"); }),
+  expect_problem(error_of<InvalidArgument>([] { parse_strategy("singel"); }),
                  ErrorCode::kUnknownName, {"'singel'", "'single'"});
 }
 

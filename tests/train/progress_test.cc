@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/test_files.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::train {
 namespace {

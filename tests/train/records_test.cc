@@ -9,7 +9,6 @@
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/environment.h"
 #include "tests/train/runs.h"
-#include "tests/train/test_files.h"
 
 namespace lockstep::train::records_test {
 namespace {

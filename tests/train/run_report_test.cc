@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
-#include "tests/train/test_files.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::train {
 namespace {
@@ -95,21 +95,21 @@ TEST(RunReport, IsReadWithoutTheKeysThatOlderVersionsDidNotWrite) {
 TEST(RunReport, NamesTheMissingKey) {
   auto json = to_json(example());
   json.erase("shards");
-  expect_problem(message_of<IoError>([&] { run_report_from_json(json); }),
+  expect_problem(error_of<IoError>([&] { run_report_from_json(json); }),
                  ErrorCode::kMalformedData, {"'shards'"});
 }
 
 TEST(RunReport, NamesTheKeyOfAWrongType) {
   auto json = to_json(example());
   json["test"]["loss"] = "low";
-  const auto message = message_of<IoError>([&] { run_report_from_json(json); });
+  const auto message = error_of<IoError>([&] { run_report_from_json(json); });
   expect_problem(message, ErrorCode::kMalformedData, {"'loss'", "\"low\""});
 }
 
 TEST(RunReport, IsWrittenInTheOrderOfItsFields) {
   const TemporaryFolder folder;
-  write_report(folder / "run.json", example());
-  const std::string text = read_text(folder / "run.json");
+  write_report(folder.path("run.json"), example());
+  const std::string text = content_of(folder.path("run.json"));
   EXPECT_LT(text.find("\"lockstep\""), text.find("\"command\""));
   EXPECT_LT(text.find("\"command\""), text.find("\"batch_size\""));
   EXPECT_EQ(nlohmann::json::parse(text), to_json(example()));

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/images/image_task.h"
 #include "lockstep/train/run/run_training.h"
 #include "tests/train/report_of_ranks.h"
+#include "tests/train/short_runs.h"
 
 // Runs of an instant, for tests of the trainer.
 namespace lockstep::train {
@@ -21,25 +21,23 @@ using Stop = std::function<int()>;
 
 inline RunReport run_training(const ImageTraining& options,
                               const Stop& stop = {}) {
-  return tasks::train_images({.train = options, .images = options},
-                             {.world = options.world, .stop = stop});
+  tasks::ImageTask task(options);
+  return run_training(task, options, {.world = options.world, .stop = stop});
 }
 
 /// A small mlp on a few synthetic images: 2 epochs of 4 batches of 30, of
-/// which the last has 10. The same bits on 1, 2 and 4 workers.
+/// which the last has 10. 30 is uneven over the 4 shards. The same bits on 1, 2
+/// and 4 workers.
 inline ImageTraining sharded_run() {
   ImageTraining options;
+  static_cast<TrainOptions&>(options) =
+      short_run(/*batch_size=*/30, /*shards=*/4);
   options.model = {.name = "mlp", .width = 32, .depth = 2};
   options.data = {.name = "synthetic", .samples = 100};
-  options.batch_size(30);  // uneven over 4 shards
   options.epochs(2);
   options.optimizer.lr = 0.01;
   options.seed(3);
-  options.shards(4);
-  options.intra_op_threads(1);
-  options.log().progress(false);
   options.evaluation().enabled(true);
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
   return options;
 }
 

@@ -1,7 +1,6 @@
 #include "lockstep/train/state/spike_guard.h"
 
 #include <cmath>
-#include <map>
 
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -13,6 +12,7 @@
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::train {
 namespace {
@@ -92,16 +92,11 @@ Trainer<NetImpl> net_trainer() {
 }
 
 TrainOptions options_of(OnSpike action, const std::string& out_dir) {
-  TrainOptions options;
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
-  options.batch_size(kBatch);
-  options.shards(2);
-  options.intra_op_threads(1);
+  TrainOptions options = short_run(kBatch, /*shards=*/2);
   options.loading().shuffle(false);
   options.spikes(SpikeOptions().action(action).sigma(6).window(8));
   options.out_dir(out_dir);
   options.checkpoint().every(kSaved);
-  options.log().progress(false);
   return options;
 }
 
@@ -143,9 +138,8 @@ class Spikes : public testing::TestWithParam<OnSpike> {};
 INSTANTIATE_TEST_SUITE_P(Actions, Spikes,
                          testing::Values(OnSpike::kSkip, OnSpike::kRollBack),
                          [](const auto& at) {
-                           return at.param == OnSpike::kSkip
-                                      ? std::string("Skip")
-                                      : std::string("RollBack");
+                           return at.param == OnSpike::kSkip ? "Skip"
+                                                             : "RollBack";
                          });
 
 // With one shard, as LibTorch's loop has one: the sums of a batch are those of

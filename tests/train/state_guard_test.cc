@@ -8,6 +8,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/train/run_optimizer.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
@@ -217,13 +218,11 @@ TEST(StateGuard, FindsAFlippedBitAndTheRunEndsAsTheQuietOne) {
       EXPECT_EQ(report.losses, expected.losses);
       EXPECT_EQ(report.recoveries, 1);
       // Within 4 steps after the seventh.
-      EXPECT_NE(log.text().find("after step 8 the ranks have different"),
-                std::string::npos)
-          << log.text();
-      EXPECT_NE(log.text().find(fmt::format(
-                    "step 8 was repeated: rank {} had been wrong", rank)),
-                std::string::npos)
-          << log.text();
+      EXPECT_PRED2(contains, log.text(),
+                   "after step 8 the ranks have different");
+      EXPECT_PRED2(
+          contains, log.text(),
+          fmt::format("step 8 was repeated: rank {} had been wrong", rank));
     }
   }
 }
@@ -233,9 +232,8 @@ TEST(StateGuard, NamesTheRankOfThree) {
   LogCapture log;
   const RunReport report = run_with({.rank = 2}, 4, compared_run());
   EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
-  EXPECT_NE(log.text().find("after step 8 rank 2 has other parameters"),
-            std::string::npos)
-      << log.text();
+  EXPECT_PRED2(contains, log.text(),
+               "after step 8 rank 2 has other parameters");
 }
 
 TEST(StateGuard, GoesBackToACheckpoint) {
@@ -247,8 +245,7 @@ TEST(StateGuard, GoesBackToACheckpoint) {
   const RunReport report = run_with({.step = 14}, 2, options);
   EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
   // Resumed from step 12, not from the beginning.
-  EXPECT_NE(report.resumed_from.find("step-00000012"), std::string::npos)
-      << report.resumed_from;
+  EXPECT_PRED2(contains, report.resumed_from, "step-00000012");
 }
 
 // Every saved state was compared, even between two regular comparisons.
@@ -259,19 +256,14 @@ TEST(StateGuard, SavesNothingThatDiffers) {
   options.checkpoint().every(3);
   const RunReport report = run_with({.step = 9}, 2, options);
   EXPECT_EQ(report.recoveries, 1);
-  EXPECT_NE(report.resumed_from.find("step-00000006"), std::string::npos)
-      << report.resumed_from;
+  EXPECT_PRED2(contains, report.resumed_from, "step-00000006");
 }
 
 TEST(StateGuard, EndsARankThatIsWrongAgain) {
-  try {
-    run_with({.rank = 2, .times = 2}, 4, compared_run());
-    FAIL() << "it trained";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kParametersDiffer) << error.what();
-    EXPECT_NE(std::string(error.what()).find("rank 2"), std::string::npos)
-        << error.what();
-  }
+  const std::string message = error_of<Error>(
+      [] { run_with({.rank = 2, .times = 2}, 4, compared_run()); });
+  EXPECT_PRED2(contains, message, in_brackets(ErrorCode::kParametersDiffer));
+  EXPECT_PRED2(contains, message, "rank 2");
 }
 
 // A gradient that is wrong before it is summed would reach all ranks alike.
@@ -292,12 +284,11 @@ TEST(StateGuard, RepairsWhatARankComputesWrong) {
       EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
       EXPECT_EQ(report.losses, expected.losses);
       EXPECT_EQ(report.recoveries, 0);
-      EXPECT_NE(
-          log.text().find(fmt::format(
+      EXPECT_PRED2(
+          contains, log.text(),
+          fmt::format(
               "rank {} computed the gradients of shard {} wrong at step 7",
-              rank, 2 * rank)),
-          std::string::npos)
-          << log.text();
+              rank, 2 * rank));
     }
   }
 }
@@ -316,16 +307,10 @@ TEST(StateGuard, VerifiesTheStepsThatItIsToldTo) {
 TEST(StateGuard, EndsARankThatComputesWrongAgain) {
   ImageTraining options = compared_run();
   options.verify().gradients_every(1);
-  try {
-    run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
-    FAIL() << "it trained";
-  } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what())
-            .find("rank 1 computed the gradients of shard 2 wrong at step 8"),
-        std::string::npos)
-        << error.what();
-  }
+  EXPECT_PRED2(contains, error_of<Error>([&] {
+                 run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
+               }),
+               "rank 1 computed the gradients of shard 2 wrong at step 8");
 }
 
 TEST(StateGuard, CanBeSwitchedOff) {

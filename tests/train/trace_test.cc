@@ -8,24 +8,18 @@
 #include "lockstep/train/record/trace_recorder.h"
 #include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
+#include "tests/checkpoint/python.h"
 #include "tests/train/runs.h"
-#include "tests/train/test_files.h"
 
 namespace lockstep::train {
 namespace {
 
 ImageTraining small_run(const std::string& trace) {
-  ImageTraining options;
-  options.model = {.name = "mlp", .width = 32, .depth = 2};
-  options.data = {.name = "synthetic", .samples = 200};
+  ImageTraining options = sharded_run();
+  options.data.samples = 200;
   options.batch_size(32);
   options.max_steps(6);
-  options.optimizer.lr = 0.01;
-  options.shards(4);
-  options.intra_op_threads(1);
-  options.log().progress(false);
   options.evaluation().enabled(false);
-  options.devices({Device{.kind = DeviceKind::kCpu, .index = 0, .slices = 1}});
   options.log().trace(trace);
   options.log().trace_steps(3);
   return options;
@@ -129,7 +123,7 @@ TEST(TracedRun, FindsOutFirstThatItCantWrite) {
   ImageTraining options = small_run("/no/such/folder/trace.json");
   options.max_steps(1'000'000'000);
   options.epochs(0);
-  expect_problem(message_of<IoError>([&] { run_training(options); }),
+  expect_problem(error_of<IoError>([&] { run_training(options); }),
                  ErrorCode::kFileAccess, {"/no/such/folder"});
 }
 
@@ -150,7 +144,7 @@ TEST(RankTrace, RefusesWhatCantBe) {
   json["spans"][0]["end_ns"] = 19;
   EXPECT_THROW(rank_trace_from_json(json), IoError);
   json.erase("spans");
-  expect_problem(message_of<IoError>([&] { rank_trace_from_json(json); }),
+  expect_problem(error_of<IoError>([&] { rank_trace_from_json(json); }),
                  ErrorCode::kMalformedData, {"spans"});
 }
 

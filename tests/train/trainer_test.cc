@@ -5,11 +5,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/tasks/images/train_images.h"
+#include "lockstep/tasks/images/evaluate_images.h"
 #include "lockstep/train/run/run_training.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
-#include "tests/train/test_files.h"
 
 namespace lockstep::train {
 namespace {
@@ -163,9 +163,9 @@ TEST(Trainer, StopsWithoutAnUpdateWhenTheLossIsNotFinite) {
   options.optimizer.lr = 1e30;
   options.optimizer.momentum = 0;
   options.optimizer.schedule = tasks::ScheduleKind::kConstant;
-  options.out_dir(folder / "run");
+  options.out_dir(folder.path("run"));
   options.checkpoint().every(1);
-  const auto message = message_of<TrainError>([&] { run_training(options); });
+  const auto message = error_of<TrainError>([&] { run_training(options); });
   expect_problem(message, ErrorCode::kNotFinite,
                  {"step 1", "gradient of parameter '", "--lr",
                   options.out_dir() + "/step-00000001"});
@@ -175,7 +175,7 @@ TEST(Trainer, StopsWithoutAnUpdateWhenTheLossIsNotFinite) {
 TEST(Trainer, StopsWhenAskedAndWritesACheckpoint) {
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir(folder / "run");
+  options.out_dir(folder.path("run"));
   options.evaluation().enabled(true);
   int polled = 0;
   const auto report =
@@ -186,21 +186,22 @@ TEST(Trainer, StopsWhenAskedAndWritesACheckpoint) {
   const auto info = read_checkpoint_info(report.last_checkpoint);
   EXPECT_EQ(info.step, 2);
   EXPECT_EQ(info.parameter_sha256, report.parameter_sha256);
-  const auto json = nlohmann::json::parse(read_text(folder / "run/run.json"));
+  const auto json =
+      nlohmann::json::parse(content_of(folder.path("run/run.json")));
   EXPECT_EQ(json["interrupted"], true);
 }
 
 TEST(Trainer, StartsFromACheckpoint) {
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir(folder / "run");
+  options.out_dir(folder.path("run"));
   const auto first = run_training(options);
   options.out_dir().clear();
   options.seed(99);  // other initial weights, were they used
   options.optimizer.lr = 0;
   options.optimizer.weight_decay = 0;
   for (const auto& from :
-       {folder / "run", first.last_checkpoint + "/model.safetensors"}) {
+       {folder.path("run"), first.last_checkpoint + "/model.safetensors"}) {
     options.init_from(from);
     EXPECT_EQ(run_training(options).parameter_sha256, first.parameter_sha256);
   }
@@ -222,7 +223,7 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheDevices) {
   if (!has_two_cores()) GTEST_SKIP() << "needs 2 cores";
   const TemporaryFolder folder;
   auto options = small_run();
-  options.out_dir(folder / "run");
+  options.out_dir(folder.path("run"));
   run_training(options);
 
   tasks::EvalOptions eval;

@@ -14,7 +14,7 @@
 #include "lockstep/train/trainer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/train/report_of_ranks.h"
-#include "tests/train/test_files.h"
+#include "tests/train/short_runs.h"
 
 namespace lockstep::train::weighted_loss_test {
 namespace {
@@ -120,32 +120,27 @@ TextTrainer text_trainer() {
   return trainer;
 }
 
-Device slice(int64_t index, int64_t slices) {
-  return {.kind = DeviceKind::kCpu,
-          .index = static_cast<int>(index),
-          .slices = static_cast<int>(slices)};
-}
-
 TrainOptions options_for(int64_t accumulate) {
-  TrainOptions options;
-  options.devices({slice(0, 1)});
-  options.batch_size(kBatch);
+  TrainOptions options = short_run(kBatch, /*shards=*/0);
   options.evaluation().batch_size(10);  // of 43: the last one has 3
   options.accumulate(accumulate);
-  options.intra_op_threads(1);
   options.epochs(2);
   options.seed(kSeed);
   options.loading().shuffle(false);
-  options.log().progress(false);
   return options;
 }
 
-RunReport on_slices(TextTrainer trainer, TrainOptions options, int64_t slices) {
+/// A run of the textbook's data parallelism, on two slices.
+TrainOptions classic_options() {
+  TrainOptions options = options_for(1);
+  options.strategy(Strategy::kDataParallelClassic);
+  options.devices(cpu_slices(2));
+  return options;
+}
+
+RunReport on_slices(TextTrainer trainer, TrainOptions options, int slices) {
   options.strategy(Strategy::kDataParallel);
-  options.devices().clear();
-  for (int64_t i = 0; i < slices; ++i) {
-    options.devices().push_back(slice(i, slices));
-  }
+  options.devices(cpu_slices(slices));
   return trainer.fit(options);
 }
 
@@ -153,7 +148,7 @@ RunReport on_slices(TextTrainer trainer, TrainOptions options, int64_t slices) {
 RunReport on_ranks(const TextTrainer& trainer, TrainOptions options, int ranks,
                    const std::string& backend) {
   options.strategy(Strategy::kDistributed);
-  options.devices().assign(static_cast<size_t>(ranks), slice(0, 1));
+  options.devices().assign(static_cast<size_t>(ranks), cpu_slice());
   return report_of_ranks(ranks, backend, [&](const ProcessGroup& world) {
     TextTrainer own = trainer;
     return own.fit(options, world);
@@ -170,7 +165,7 @@ struct NamedRun {
 std::vector<NamedRun> runs_of(const TextTrainer& trainer, int64_t shards,
                               const TrainOptions& base = options_for(1)) {
   std::vector<NamedRun> runs;
-  for (const int64_t devices : {1, 2, 4}) {
+  for (const int devices : {1, 2, 4}) {
     if (shards % devices != 0) continue;
     TrainOptions options = base;
     options.accumulate(shards / devices);
@@ -181,25 +176,15 @@ std::vector<NamedRun> runs_of(const TextTrainer& trainer, int64_t shards,
       runs.push_back({"single, " + name, own.fit(options)});
       continue;
     }
-    if (static_cast<int64_t>(allowed_cores().size()) >= devices) {
+    if (static_cast<int>(allowed_cores().size()) >= devices) {
       runs.push_back({"dp, " + name, on_slices(trainer, options, devices)});
     }
     for (const char* backend : {"shm", "tcp"}) {
-      runs.push_back(
-          {fmt::format("ddp over {}, {}", backend, name),
-           on_ranks(trainer, options, static_cast<int>(devices), backend)});
+      runs.push_back({fmt::format("ddp over {}, {}", backend, name),
+                      on_ranks(trainer, options, devices, backend)});
     }
   }
   return runs;
-}
-
-void expect_same(const RunReport& got, const RunReport& expected,
-                 const std::string& what) {
-  EXPECT_EQ(got.parameter_sha256, expected.parameter_sha256) << what;
-  EXPECT_EQ(got.losses, expected.losses) << what;
-  EXPECT_EQ(got.test.metrics, expected.test.metrics) << what;
-  ASSERT_EQ(got.epochs.size(), expected.epochs.size()) << what;
-  EXPECT_EQ(got.epochs.back().train, expected.epochs.back().train) << what;
 }
 
 /// The same training in plain LibTorch, on one device and with whole batches.
@@ -257,22 +242,30 @@ void expect_near(const LanguageModel& got, const LanguageModel& expected,
   }
 }
 
-TEST(PaddedText, HasOneDigestInEveryStrategyAndTheLossOfTheWholeBatch) {
+Plain trained_plain() {
   Plain plain;
   plain.train(*training_sentences());
+  return plain;
+}
+
+/// Expects that all runs have the same bits, and the losses of `plain`.
+void expect_same(const std::vector<NamedRun>& runs, const Plain& plain) {
+  for (const auto& [name, report] : runs) {
+    expect_same(report, runs.front().report, name);
+    expect_near(report.losses, plain.losses, name);
+  }
+}
+
+TEST(PaddedText, HasOneDigestInEveryStrategyAndTheLossOfTheWholeBatch) {
+  const Plain plain = trained_plain();
   ASSERT_EQ(plain.losses.size(), 6u);
   for (const int64_t shards : {1, 2, 4, 8}) {
-    const auto runs = runs_of(text_trainer(), shards);
-    for (const auto& [name, report] : runs) {
-      expect_same(report, runs.front().report, name);
-      expect_near(report.losses, plain.losses, name);
-    }
+    expect_same(runs_of(text_trainer(), shards), plain);
   }
 }
 
 TEST(PaddedText, HasTheWeightsOfPlainTraining) {
-  Plain plain;
-  plain.train(*training_sentences());
+  const Plain plain = trained_plain();
   for (const int64_t shards : {1, 4}) {
     TextTrainer trainer = text_trainer();
     trainer.fit(options_for(shards));
@@ -314,25 +307,20 @@ TEST(PaddedText, TrainsByAStepFunctionWithoutTheLogits) {
                                       net.head(), targets.flatten()),
         {{"tokens", tokens.to(torch::kDouble) / targets.size(0)}});
   });
-  Plain plain;
-  plain.train(*training_sentences());
+  const Plain plain = trained_plain();
   const auto runs = runs_of(trainer, 4);
+  expect_same(runs, plain);
   for (const auto& [name, report] : runs) {
-    expect_same(report, runs.front().report, name);
-    expect_near(report.losses, plain.losses, name);
     EXPECT_EQ(report.test.metrics.count("tokens"), 1u);
   }
 }
 
 TEST(PaddedText, TrainsAsNnDataParallelDoes) {
   if (allowed_cores().size() < 2) GTEST_SKIP() << "it needs two cores";
-  TrainOptions options = options_for(1);
-  options.strategy(Strategy::kDataParallelClassic);
-  options.devices({slice(0, 2), slice(1, 2)});
-  Plain plain;
-  plain.train(*training_sentences());
+  const Plain plain = trained_plain();
   TextTrainer trainer = text_trainer();
-  expect_near(trainer.fit(options).losses, plain.losses, "dp-classic");
+  expect_near(trainer.fit(classic_options()).losses, plain.losses,
+              "dp-classic");
   expect_near(*trainer.module(), *plain.net, "dp-classic");
 }
 
@@ -347,15 +335,13 @@ TEST(EmptyBatches, EndTheRunByDefault) {
   TextTrainer trainer = text_trainer();
   trainer.data(with_an_empty_batch(), pad);
   const auto refused = [](const auto& act) {
-    expect_problem(message_of<Error>(act), ErrorCode::kEmptyBatch,
+    expect_problem(error_of<Error>(act), ErrorCode::kEmptyBatch,
                    {"empty_batch"});
   };
   refused([&] { trainer.fit(options_for(4)); });
   refused([&] { on_ranks(trainer, options_for(2), 2, "shm"); });
   if (allowed_cores().size() < 2) return;
-  TrainOptions classic = options_for(1);
-  classic.strategy(Strategy::kDataParallelClassic);
-  classic.devices({slice(0, 2), slice(1, 2)});
+  const TrainOptions classic = classic_options();
   refused([&] { trainer.fit(classic); });
 }
 
@@ -369,16 +355,13 @@ TEST(EmptyBatches, AreLeftOutIfToldSo) {
   // A loss of 0 would be no part of the losses that spikes are told by.
   options.spikes().action(OnSpike::kSkip);
   const auto runs = runs_of(trainer, 4, options);
+  expect_same(runs, plain);
   for (const auto& [name, report] : runs) {
-    expect_same(report, runs.front().report, name);
-    expect_near(report.losses, plain.losses, name);
     EXPECT_EQ(report.steps, 6) << name;
     EXPECT_EQ(report.skipped_at, (std::vector<int64_t>{2, 5})) << name;
   }
   if (allowed_cores().size() < 2) return;
-  TrainOptions classic = options_for(1);
-  classic.strategy(Strategy::kDataParallelClassic);
-  classic.devices({slice(0, 2), slice(1, 2)});
+  const TrainOptions classic = classic_options();
   const RunReport report = trainer.fit(classic);
   expect_near(report.losses, plain.losses, "dp-classic");
   EXPECT_EQ(report.skipped_steps, 2);
@@ -426,7 +409,7 @@ TEST(EmptyEvaluation, IsRefused) {
   TextTrainer trainer = text_trainer();
   trainer.test_data(std::make_shared<Sentences>(9, std::vector<bool>(9, true)),
                     pad);
-  expect_problem(message_of<Error>([&] { trainer.fit(options_for(2)); }),
+  expect_problem(error_of<Error>([&] { trainer.fit(options_for(2)); }),
                  ErrorCode::kEmptyBatch, {"evaluation"});
 }
 
@@ -446,9 +429,8 @@ TEST(SummedLosses, AreSummedOverTheBatchAndTheEvaluation) {
   Plain plain;
   plain.train(*training_sentences(), /*sums=*/true, kSmallRate);
   const auto runs = runs_of(trainer, 4);
+  expect_same(runs, plain);
   for (const auto& [name, report] : runs) {
-    expect_same(report, runs.front().report, name);
-    expect_near(report.losses, plain.losses, name);
     const torch::NoGradGuard no_grad;
     const double expected =
         plain
@@ -469,7 +451,7 @@ TEST(WeightedMetrics, RefuseWeightsThatAreNone) {
           cross_entropy(logits.flatten(0, 1), targets.flatten()),
           {{"odd", torch::ones({}), weight}});
     });
-    expect_problem(message_of<Error>([&] { trainer.fit(options_for(2)); }),
+    expect_problem(error_of<Error>([&] { trainer.fit(options_for(2)); }),
                    ErrorCode::kBadLoss, {"odd"});
   }
 }

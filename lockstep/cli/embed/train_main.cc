@@ -12,7 +12,6 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/cli/start/usage.h"
 #include "lockstep/train/run/run_training.h"
-#include "lockstep/train/run/trainer_task.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "lockstep/data/image_source.h"
 #include "lockstep/models/model_settings.h"
-#include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
@@ -81,8 +80,7 @@ Settings ImageTask::settings() const {
 ModuleSource ImageTask::make_model(const torch::Device& device) {
   model_ = make_laid_out(options_.model, is_channels_last_);
   model_->to(device);
-  return engine_module<models::Model>(
-      model_, replica_factory(options_.model, is_channels_last_));
+  return module_of(model_, options_.model, is_channels_last_);
 }
 
 std::unique_ptr<train::RunOptimizer> ImageTask::make_optimizer(

@@ -1,7 +1,12 @@
 #include "lockstep/tasks/images/memory_format.h"
 
-namespace lockstep::tasks {
+#include "lockstep/parallel/parallel_module.h"
 
+namespace lockstep::tasks {
+namespace {
+
+/// Gives every 4-d parameter (a convolution's weight) the channels_last
+/// layout, as PyTorch's module.to(memory_format=...) does.
 void to_channels_last(torch::nn::Module& module) {
   for (auto& parameter : module.parameters()) {
     if (parameter.dim() != 4) continue;
@@ -9,6 +14,8 @@ void to_channels_last(torch::nn::Module& module) {
         parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
   }
 }
+
+}  // namespace
 
 bool prefers_channels_last(const models::ModelSpec& spec,
                            const std::vector<Device>& devices) {
@@ -23,11 +30,11 @@ std::shared_ptr<models::Model> make_laid_out(const models::ModelSpec& spec,
   return model;
 }
 
-std::function<std::shared_ptr<models::Model>()> replica_factory(
-    const models::ModelSpec& spec, bool channels_last) {
-  return [spec, channels_last] {
+ModuleSource module_of(const std::shared_ptr<models::Model>& model,
+                       const models::ModelSpec& spec, bool channels_last) {
+  return engine_module<models::Model>(model, [spec, channels_last] {
     return make_laid_out(spec, channels_last, models::Init::kNone);
-  };
+  });
 }
 
 }  // namespace lockstep::tasks

@@ -1,17 +1,13 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "lockstep/device/device.h"
 #include "lockstep/models/model.h"
+#include "lockstep/parallel/module/module_source.h"
 
 namespace lockstep::tasks {
-
-/// Gives every 4-d parameter (a convolution's weight) the channels_last
-/// layout, as PyTorch's module.to(memory_format=...) does.
-void to_channels_last(torch::nn::Module& module);
 
 /// Returns true if channels_last is faster, as for convolutions on CPU slices.
 bool prefers_channels_last(const models::ModelSpec& spec,
@@ -22,9 +18,9 @@ std::shared_ptr<models::Model> make_laid_out(
     const models::ModelSpec& spec, bool channels_last,
     models::Init init = models::Init::kRandom);
 
-/// Returns a function that builds DataParallel's replicas of the model. Nothing
-/// is drawn, because the original's values replace the initial ones at once.
-std::function<std::shared_ptr<models::Model>()> replica_factory(
-    const models::ModelSpec& spec, bool channels_last);
+/// Returns `model` as an engine runs it. Nothing is drawn for its replicas,
+/// because the original's values replace the initial ones at once.
+ModuleSource module_of(const std::shared_ptr<models::Model>& model,
+                       const models::ModelSpec& spec, bool channels_last);
 
 }  // namespace lockstep::tasks

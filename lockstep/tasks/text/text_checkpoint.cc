@@ -129,17 +129,13 @@ TextModel load_text_model(const std::string& path) {
 }
 
 TextSpec text_of(const CheckpointInfo& info) {
-  const auto setting = [&](const char* name) {
-    if (!info.run) return std::string();
-    const auto found = info.run->settings.find(name);
-    return found == info.run->settings.end() ? "" : found->second;
-  };
+  using train::setting_of;
   TextSpec spec;
-  spec.file = setting(train::kDataDir);
-  spec.tokenizer = setting("tokenizer");
-  const std::string fraction = setting("validation_fraction");
-  const auto part = parse_number<double>(fraction);
-  if (setting("data") == "text" && !spec.file.empty() && part) {
+  spec.file = setting_of(info, train::kDataDir);
+  spec.tokenizer = setting_of(info, "tokenizer");
+  const auto part =
+      parse_number<double>(setting_of(info, "validation_fraction"));
+  if (setting_of(info, "data") == "text" && !spec.file.empty() && part) {
     spec.validation_fraction = *part;
     return spec;
   }

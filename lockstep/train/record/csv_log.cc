@@ -1,15 +1,15 @@
 #include "lockstep/train/record/csv_log.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <fstream>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 
 namespace lockstep::train {
@@ -61,12 +61,10 @@ std::vector<std::string> cells_of(const std::string& row) {
 
 /// Returns the step of a row; -1 if the row does not begin with one.
 int64_t step_of(const std::string& row) {
-  int64_t step = -1;
-  const auto [end, error] =
-      std::from_chars(row.data(), row.data() + row.size(), step);
-  return error == std::errc() && end != row.data() + row.size() && *end == ','
-             ? step
-             : -1;
+  const size_t end = row.find(',');
+  if (end == std::string::npos) return -1;
+  return parse_number<int64_t>(std::string_view(row).substr(0, end))
+      .value_or(-1);
 }
 
 }  // namespace

@@ -5,16 +5,21 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/record/thinned_series.h"
-#include "lockstep/train/report/run_records.h"
 #include "lockstep/train/step/step_accounts.h"
 
 namespace lockstep::train {
+
+/// The memory of a rank's devices after a step.
+struct MemorySample {
+  int64_t step = 0;
+  double seconds = 0;
+  std::vector<int64_t> held_bytes, peak_bytes;  // by device
+  int64_t host_held_bytes = 0, host_peak_bytes = 0;
+};
 
 /// Records after steps how much memory this rank's devices use, for at most 256
 /// steps of a run. Every rank records the same steps.
@@ -33,17 +38,9 @@ class MemoryRecorder : public Callback {
   MemoryHistory gather(const ProcessGroup& world) const;
 
  private:
-  struct Sample {
-    double seconds = 0;
-    std::vector<int64_t> held_bytes, peak_bytes;  // by device
-    int64_t host_held_bytes = 0, host_peak_bytes = 0;
-  };
-
-  nlohmann::json to_json() const;
-
   std::function<std::vector<DeviceUse>()> devices_;
   Stopwatch since_begin_;
-  ThinnedSeries<Sample> points_{kMostPoints};
+  ThinnedSeries<MemorySample> points_{kMostPoints};
 };
 
 }  // namespace lockstep::train

@@ -1,7 +1,6 @@
 #include "lockstep/train/record/progress.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/terminal.h"
 
@@ -124,11 +124,8 @@ std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
 
 int terminal_columns(std::FILE* out) {
   if (is_terminal(fileno(out))) return terminal_width(fileno(out));
-  const std::string text = env(kTerminalColumns).value_or("");
-  int columns = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, columns);
-  return error == std::errc() && rest == end ? std::max(columns, 0) : 0;
+  const auto columns = parse_number<int>(env(kTerminalColumns).value_or(""));
+  return std::max(columns.value_or(0), 0);
 }
 
 ProgressStyle default_progress_style(std::FILE* out) {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/output.h"
 #include "lockstep/monitor/rank_status.h"
 
@@ -100,15 +101,13 @@ uint32_t crc32c(std::string_view bytes) {
 
 EventFile::EventFile(const std::string& folder) {
   make_directories(folder);
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   // TensorBoard reads files in the order of their names, so the time comes
   // first.
   path_ = fmt::format(
       "{}/events.out.tfevents.{}.{}.{}.{}", folder,
       std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-      host.data(), ::getpid(),
+      host_name(), ::getpid(),
       std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() %
           1'000'000'000);
   append_to_file(path_, "");

@@ -53,10 +53,18 @@ std::string value_in(const char* path, std::string_view key, char separator) {
   return "";
 }
 
-template <class T>
-void read_value(const nlohmann::json& object, const char* key, T& value) {
-  const auto found = object.find(key);
-  if (found != object.end()) found->get_to(value);
+// Calls `field(key, member)` for each member, except for the variables.
+void for_each_field(auto& environment, const auto& field) {
+  field("host", environment.host);
+  field("os", environment.os);
+  field("kernel", environment.kernel);
+  field("cpu_model", environment.cpu_model);
+  field("cores", environment.cores);
+  field("memory_bytes", environment.memory_bytes);
+  field("cpu_capability", environment.cpu_capability);
+  field("torch", environment.torch);
+  field("compiler", environment.compiler);
+  field("gpus", environment.gpus);
 }
 
 }  // namespace
@@ -100,36 +108,24 @@ RunEnvironment this_environment() {
 }
 
 nlohmann::ordered_json to_json(const RunEnvironment& environment) {
-  auto variables = nlohmann::ordered_json::object();
+  nlohmann::ordered_json json;
+  for_each_field(environment, [&json](const char* key, const auto& value) {
+    json[key] = value;
+  });
+  auto& variables = json["variables"] = nlohmann::ordered_json::object();
   for (const auto& [name, value] : environment.variables) {
     variables[name] = value;
   }
-  return {{"host", environment.host},
-          {"os", environment.os},
-          {"kernel", environment.kernel},
-          {"cpu_model", environment.cpu_model},
-          {"cores", environment.cores},
-          {"memory_bytes", environment.memory_bytes},
-          {"cpu_capability", environment.cpu_capability},
-          {"torch", environment.torch},
-          {"compiler", environment.compiler},
-          {"gpus", environment.gpus},
-          {"variables", std::move(variables)}};
+  return json;
 }
 
 RunEnvironment environment_from_json(const nlohmann::json& json) {
   RunEnvironment result;
   try {
-    read_value(json, "host", result.host);
-    read_value(json, "os", result.os);
-    read_value(json, "kernel", result.kernel);
-    read_value(json, "cpu_model", result.cpu_model);
-    read_value(json, "cores", result.cores);
-    read_value(json, "memory_bytes", result.memory_bytes);
-    read_value(json, "cpu_capability", result.cpu_capability);
-    read_value(json, "torch", result.torch);
-    read_value(json, "compiler", result.compiler);
-    read_value(json, "gpus", result.gpus);
+    for_each_field(result, [&json](const char* key, auto& value) {
+      const auto found = json.find(key);
+      if (found != json.end()) found->get_to(value);
+    });
     if (const auto found = json.find("variables"); found != json.end()) {
       for (const auto& [name, value] : found->items()) {
         result.variables.emplace_back(name, value.get<std::string>());

@@ -9,13 +9,127 @@
 #include "lockstep/base/json.h"
 #include "lockstep/inspect/recorded_topology.h"
 #include "lockstep/train/report/environment.h"
-#include "lockstep/train/report/run_records.h"
+#include "lockstep/train/report/report_fields.h"
+
+namespace lockstep {
+
+void fields_of(train::Is<CheckpointCosts> auto& costs, const auto& field) {
+  field("saved", costs.saved);
+  field("failed", costs.failed);
+  field("stall_s", costs.stall_s);
+  field("write_s", costs.write_s);
+  field("bytes", costs.bytes);
+}
+
+void fields_of(train::Is<SnapshotCosts> auto& costs, const auto& field) {
+  field("taken", costs.taken);
+  field("seconds", costs.seconds);
+  field("bytes", costs.bytes);
+}
+
+}  // namespace lockstep
 
 namespace lockstep::train {
-namespace {
 
-// Prefix of the keys of an epoch's metrics.
-const std::string kTrainPrefix = "train_";
+void fields_of(Is<FirstStepReport> auto& check, const auto& field) {
+  field("module", check.module);
+  field("loss", check.loss);
+  field("reason", check.reason);
+}
+
+void fields_of(Is<TimeSummary> auto& times, const auto& field) {
+  field("median", times.median);
+  field.if_known("p10", times.p10);
+  field("p90", times.p90);
+  field("mean", times.mean);
+  field("min", times.min);
+}
+
+void fields_of(Is<EpochReport> auto& epoch, const auto& field) {
+  field("epoch", epoch.epoch);
+  field("lr", epoch.lr);
+  field.metrics("train_", epoch.train);
+}
+
+void fields_of(Is<TestReport> auto& test, const auto& field) {
+  field.metrics("", test.metrics);
+  field("samples", test.samples);
+}
+
+void fields_of(Is<EvaluationReport> auto& evaluation, const auto& field) {
+  field("step", evaluation.step);
+  field("test", evaluation.test);
+}
+
+void fields_of(Is<BestReport> auto& best, const auto& field) {
+  field("step", best.step);
+  field("metric", best.metric);
+  field("value", best.value);
+}
+
+void fields_of(Is<StepTimeHistory> auto& history, const auto& field) {
+  field("steps", history.steps);
+  field("seconds", history.seconds);
+}
+
+void fields_of(Is<MemoryHistory> auto& history, const auto& field) {
+  field("steps", history.steps);
+  field("seconds", history.seconds);
+  field("held_bytes", history.held_bytes);
+  field("peak_bytes", history.peak_bytes);
+  field("shared_bytes", history.shared_bytes);
+}
+
+// The values that reports are made from come after these: to_ordered_json().
+void fields_of(Is<RunReport> auto& report, const auto& field) {
+  field("lockstep", report.lockstep);
+  field("command", report.command);
+  field("strategy", report.strategy);
+  field("model", report.model);
+  field.if_known("precision", report.precision);
+  field("parameters", report.parameters);
+  field("world_size", report.world_size);
+  field("processes", report.processes);
+  field("shards", report.shards);
+  field("intra_op_threads", report.intra_op_threads);
+  field("batch_size", report.batch_size);
+  field("split", report.split);
+  field.if_known("first_step_check", report.first_step_check);
+  field("devices", report.devices);
+  field("memory_shared_bytes", report.memory_shared_bytes);
+  field("parameter_bytes", report.parameter_bytes);
+  field("optimizer_state_bytes", report.optimizer_state_bytes);
+  field("sent_bytes", report.sent_bytes);
+  field("resumed_from", report.resumed_from);
+  field("first_step", report.first_step);
+  field("steps", report.steps);
+  field("step_time_s", report.step_time_s);
+  field("data_wait_s", report.data_wait_s);
+  field("total_time_s", report.total_time_s);
+  field("samples_per_s", report.samples_per_s);
+  field("tokens_of_sample", report.tokens_of_sample);
+  field("flops_of_sample", report.flops_of_sample);
+  field("peak_flops_per_s", report.peak_flops_per_s);
+  field("phases_s", report.phases_s);
+  field("losses", report.losses);
+  field("skipped_steps", report.skipped_steps);
+  field("rollbacks", report.rollbacks);
+  field("epochs", report.epochs);
+  field("evaluations", report.evaluations);
+  field("best", report.best);
+  field("test", report.test);
+  field("parameter_sha256", report.parameter_sha256);
+  field("last_checkpoint", report.last_checkpoint);
+  field("checkpoints", report.checkpoints);
+  field("snapshots", report.snapshots);
+  field("recoveries", report.recoveries);
+  field("interrupted", report.interrupted);
+  field("stop_signal", report.stop_signal);
+  field.if_known("started_at", report.started_at);
+  field.if_known("step_time_percentiles_s", report.step_time_percentiles_s);
+}
+
+namespace {
 
 using nlohmann::json;
 
@@ -33,144 +147,92 @@ double percentile(const std::vector<double>& sorted, double fraction) {
                    position - static_cast<double>(below));
 }
 
-const json& member(const json& object, const char* key) {
-  if (!object.is_object() || !object.contains(key)) {
-    throw IoError(
-        {.code = ErrorCode::kMalformedData,
-         .what = "a run report lacks the key '" + std::string(key) + "'",
-         .fix = "was it written by `lockstep train --report`?"});
-  }
-  return object.at(key);
+[[noreturn]] void refuse_records(const std::string& what,
+                                 const std::string& got = "") {
+  throw IoError({.code = ErrorCode::kMalformedData,
+                 .what = "a run report's " + what,
+                 .expected = "what `lockstep train` wrote",
+                 .got = got});
 }
 
+// Checks that there are `count` values and that none of them is below 0.
 template <class T>
-void read(const json& object, const char* key, T& value) {
-  const json& found = member(object, key);
+void check_values(const std::vector<T>& values, size_t count,
+                  const char* name) {
+  if (values.size() != count) {
+    refuse_records(
+        std::string(name) + " have another number of values than of steps",
+        std::to_string(values.size()));
+  }
+  if (std::any_of(values.begin(), values.end(), [](T v) { return v < 0; })) {
+    refuse_records(std::string(name) + " have a value below 0");
+  }
+}
+
+void check_steps(const std::vector<int64_t>& steps, const char* name) {
+  check_values(steps, steps.size(), name);
+  if (!std::is_sorted(steps.begin(), steps.end())) {
+    refuse_records(std::string(name) + " are not in the order of steps");
+  }
+}
+
+void check_devices(const std::vector<std::vector<int64_t>>& devices,
+                   size_t count) {
+  for (const auto& values : devices)
+    check_values(values, count, "memory points");
+}
+
+// Reads a history. Throws IoError, which begins with `name`.
+template <class History>
+History read_history(const json& object, const char* name) {
+  History history;
   try {
-    value = found.get<T>();
-  } catch (const json::exception&) {
-    throw IoError({.code = ErrorCode::kMalformedData,
-                   .what = "a run report's key '" + std::string(key) +
-                           "' has a value of the wrong type",
-                   .got = found.dump().substr(0, 60)});
+    fields_of(history, [&object](const char* key, auto& values) {
+      object.at(key).get_to(values);
+    });
+  } catch (const json::exception& error) {
+    refuse_records(std::string(name) + " can't be read",
+                   lockstep::text_of(error));
   }
+  return history;
 }
 
-// Reads a key that older versions did not write.
-template <class T>
-void read_if_known(const json& object, const char* key, T& value) {
-  if (object.is_object() && object.contains(key)) read(object, key, value);
+StepTimeHistory step_times_from_json(const json& object) {
+  const auto history = read_history<StepTimeHistory>(object, "step times");
+  check_steps(history.steps, "step times");
+  check_values(history.seconds, history.steps.size(), "step times");
+  return history;
 }
 
-Ordered times_to_json(const TimeSummary& times) {
-  return {{"median", times.median},
-          {"p10", times.p10},
-          {"p90", times.p90},
-          {"mean", times.mean},
-          {"min", times.min}};
-}
-
-Ordered phases_to_json(const PhaseReport& phases) {
-  Ordered object = Ordered::object();
-  for (const Phase& phase : kPhases) object[phase.name] = phases.*phase.seconds;
-  return object;
-}
-
-Ordered devices_to_json(const std::vector<DeviceReport>& devices) {
-  Ordered list = Ordered::array();
-  for (const auto& device : devices) {
-    list.push_back({{"name", device.name},
-                    {"samples", device.samples},
-                    {"busy_fraction", device.busy_fraction},
-                    {"memory_peak_bytes", device.memory_peak_bytes},
-                    {"gradient_copy_bytes", device.gradient_copy_bytes}});
+MemoryHistory memory_history_from_json(const json& object) {
+  const auto history = read_history<MemoryHistory>(object, "memory");
+  check_steps(history.steps, "memory points");
+  const size_t count = history.steps.size();
+  check_values(history.seconds, count, "memory points");
+  check_devices(history.held_bytes, count);
+  check_devices(history.peak_bytes, count);
+  if (history.peak_bytes.size() != history.held_bytes.size()) {
+    refuse_records("memory has peaks of another number of devices");
   }
-  return list;
-}
-
-Ordered epochs_to_json(const std::vector<EpochReport>& epochs) {
-  Ordered list = Ordered::array();
-  for (const auto& epoch : epochs) {
-    Ordered object{{"epoch", epoch.epoch}, {"lr", epoch.lr}};
-    for (const auto& [name, value] : loss_first(epoch.train)) {
-      object[kTrainPrefix + name] = value;
-    }
-    list.push_back(std::move(object));
+  if (!history.shared_bytes.empty()) {
+    check_values(history.shared_bytes, count, "memory points");
   }
-  return list;
+  return history;
 }
 
-Ordered test_to_json(const TestReport& test) {
-  Ordered object = Ordered::object();
-  for (const auto& [name, value] : loss_first(test.metrics))
-    object[name] = value;
-  object["samples"] = test.samples;
-  return object;
-}
-
-Ordered best_to_json(const std::optional<BestReport>& best) {
-  if (!best) return nullptr;
-  return {
-      {"step", best->step}, {"metric", best->metric}, {"value", best->value}};
-}
-
-Ordered evaluations_to_json(const std::vector<EvaluationReport>& evaluations) {
-  Ordered list = Ordered::array();
-  for (const auto& evaluation : evaluations) {
-    list.push_back(
-        {{"step", evaluation.step}, {"test", test_to_json(evaluation.test)}});
+void check_percentiles(const std::vector<double>& percentiles_s) {
+  const bool is_whole = percentiles_s.empty() || percentiles_s.size() == 101;
+  if (is_whole && std::is_sorted(percentiles_s.begin(), percentiles_s.end())) {
+    return;
   }
-  return list;
-}
-
-Ordered time_line_to_json(const std::vector<RankTrace>& ranks) {
-  Ordered list = Ordered::array();
-  for (const auto& rank : ranks) list.push_back(Ordered(to_json(rank)));
-  return list;
-}
-
-void read_test(const json& object, TestReport& test) {
-  for (const auto& [key, value] : object.items()) {
-    if (key != "samples") read(object, key.c_str(), test.metrics[key]);
-  }
-  read(object, "samples", test.samples);
-}
-
-void read_times(const json& object, TimeSummary& times) {
-  read(object, "median", times.median);
-  read_if_known(object, "p10", times.p10);
-  read(object, "p90", times.p90);
-  read(object, "mean", times.mean);
-  read(object, "min", times.min);
-}
-
-void read_phases(const json& object, PhaseReport& phases) {
-  for (const Phase& phase : kPhases) {
-    read(object, phase.name, phases.*phase.seconds);
-  }
-}
-
-void read_device(const json& object, DeviceReport& device) {
-  read(object, "name", device.name);
-  read(object, "samples", device.samples);
-  read(object, "busy_fraction", device.busy_fraction);
-  read(object, "memory_peak_bytes", device.memory_peak_bytes);
-  read(object, "gradient_copy_bytes", device.gradient_copy_bytes);
+  throw IoError({.code = ErrorCode::kMalformedData,
+                 .what = "a run report's percentiles can't be",
+                 .expected = "101 numbers in order",
+                 .got = std::to_string(percentiles_s.size())});
 }
 
 // Reads the values that reports are made from.
 void read_records(const json& object, RunReport& report) {
-  read_if_known(object, "started_at", report.started_at);
-  auto& percentiles_s = report.step_time_percentiles_s;
-  read_if_known(object, "step_time_percentiles_s", percentiles_s);
-  const bool is_whole = percentiles_s.empty() || percentiles_s.size() == 101;
-  if (!is_whole ||
-      !std::is_sorted(percentiles_s.begin(), percentiles_s.end())) {
-    throw IoError({.code = ErrorCode::kMalformedData,
-                   .what = "a run report's percentiles can't be",
-                   .expected = "101 numbers in order",
-                   .got = std::to_string(percentiles_s.size())});
-  }
   const auto with = [&object](const char* key, const auto& read_value) {
     const auto found = object.find(key);
     if (found != object.end() && !found->is_null()) read_value(*found);
@@ -178,7 +240,7 @@ void read_records(const json& object, RunReport& report) {
   with("step_times", [&](const json& value) {
     report.step_times = step_times_from_json(value);
   });
-  read_if_known(object, "skipped_at", report.skipped_at);
+  FieldReader(object).if_known("skipped_at", report.skipped_at);
   with("memory", [&](const json& value) {
     report.memory = memory_history_from_json(value);
   });
@@ -221,15 +283,6 @@ void append_text(std::string& text, const Ordered& value, size_t indent) {
   text += is_object ? '}' : ']';
 }
 
-void read_epoch(const json& object, EpochReport& epoch) {
-  read(object, "epoch", epoch.epoch);
-  read(object, "lr", epoch.lr);
-  for (const auto& [key, value] : object.items()) {
-    if (!key.starts_with(kTrainPrefix)) continue;
-    read(object, key.c_str(), epoch.train[key.substr(kTrainPrefix.size())]);
-  }
-}
-
 }  // namespace
 
 TimeSummary summarize(std::vector<double> seconds) {
@@ -254,144 +307,24 @@ std::vector<double> percentiles(std::vector<double> seconds) {
 }
 
 nlohmann::ordered_json to_ordered_json(const RunReport& report) {
-  return {{"lockstep", report.lockstep},
-          {"command", report.command},
-          {"strategy", report.strategy},
-          {"model", report.model},
-          {"precision", report.precision},
-          {"parameters", report.parameters},
-          {"world_size", report.world_size},
-          {"processes", report.processes},
-          {"shards", report.shards},
-          {"intra_op_threads", report.intra_op_threads},
-          {"batch_size", report.batch_size},
-          {"split", report.split},
-          {"first_step_check",
-           {{"module", report.first_step_check.module},
-            {"loss", report.first_step_check.loss},
-            {"reason", report.first_step_check.reason}}},
-          {"devices", devices_to_json(report.devices)},
-          {"memory_shared_bytes", report.memory_shared_bytes},
-          {"parameter_bytes", report.parameter_bytes},
-          {"optimizer_state_bytes", report.optimizer_state_bytes},
-          {"sent_bytes", report.sent_bytes},
-          {"resumed_from", report.resumed_from},
-          {"first_step", report.first_step},
-          {"steps", report.steps},
-          {"step_time_s", times_to_json(report.step_time_s)},
-          {"data_wait_s", report.data_wait_s},
-          {"total_time_s", report.total_time_s},
-          {"samples_per_s", report.samples_per_s},
-          {"tokens_of_sample", report.tokens_of_sample},
-          {"flops_of_sample", report.flops_of_sample},
-          {"peak_flops_per_s", report.peak_flops_per_s},
-          {"phases_s", phases_to_json(report.phases_s)},
-          {"losses", report.losses},
-          {"skipped_steps", report.skipped_steps},
-          {"rollbacks", report.rollbacks},
-          {"epochs", epochs_to_json(report.epochs)},
-          {"evaluations", evaluations_to_json(report.evaluations)},
-          {"best", best_to_json(report.best)},
-          {"test", test_to_json(report.test)},
-          {"parameter_sha256", report.parameter_sha256},
-          {"last_checkpoint", report.last_checkpoint},
-          {"checkpoints",
-           {{"saved", report.checkpoints.saved},
-            {"failed", report.checkpoints.failed},
-            {"stall_s", report.checkpoints.stall_s},
-            {"write_s", report.checkpoints.write_s},
-            {"bytes", report.checkpoints.bytes}}},
-          {"snapshots",
-           {{"taken", report.snapshots.taken},
-            {"seconds", report.snapshots.seconds},
-            {"bytes", report.snapshots.bytes}}},
-          {"recoveries", report.recoveries},
-          {"interrupted", report.interrupted},
-          {"stop_signal", report.stop_signal},
-          {"started_at", report.started_at},
-          {"step_time_percentiles_s", report.step_time_percentiles_s},
-          {"step_times", to_json(report.step_times)},
-          {"skipped_at", report.skipped_at},
-          {"memory", to_json(report.memory)},
-          {"environment", to_json(report.environment)},
-          {"topology", report.topology ? inspect::to_json(*report.topology)
-                                       : Ordered(nullptr)},
-          {"time_line", time_line_to_json(report.time_line)}};
+  Ordered object = report;
+  object["step_times"] = report.step_times;
+  object["skipped_at"] = report.skipped_at;
+  object["memory"] = report.memory;
+  object["environment"] = to_json(report.environment);
+  object["topology"] =
+      report.topology ? inspect::to_json(*report.topology) : Ordered(nullptr);
+  Ordered& ranks = object["time_line"] = Ordered::array();
+  for (const auto& rank : report.time_line)
+    ranks.push_back(Ordered(to_json(rank)));
+  return object;
 }
 
 json to_json(const RunReport& report) { return to_ordered_json(report); }
 
 RunReport run_report_from_json(const json& object) {
-  RunReport report;
-  read(object, "lockstep", report.lockstep);
-  read(object, "command", report.command);
-  read(object, "strategy", report.strategy);
-  read(object, "model", report.model);
-  read_if_known(object, "precision", report.precision);
-  read(object, "parameters", report.parameters);
-  read(object, "world_size", report.world_size);
-  read(object, "processes", report.processes);
-  read(object, "shards", report.shards);
-  read(object, "intra_op_threads", report.intra_op_threads);
-  read(object, "batch_size", report.batch_size);
-  read(object, "split", report.split);
-  if (object.contains("first_step_check")) {
-    const json& check = member(object, "first_step_check");
-    read(check, "module", report.first_step_check.module);
-    read(check, "loss", report.first_step_check.loss);
-    read(check, "reason", report.first_step_check.reason);
-  }
-  for (const auto& device : member(object, "devices")) {
-    read_device(device, report.devices.emplace_back());
-  }
-  read(object, "memory_shared_bytes", report.memory_shared_bytes);
-  read(object, "parameter_bytes", report.parameter_bytes);
-  read(object, "optimizer_state_bytes", report.optimizer_state_bytes);
-  read(object, "sent_bytes", report.sent_bytes);
-  read(object, "resumed_from", report.resumed_from);
-  read(object, "first_step", report.first_step);
-  read(object, "steps", report.steps);
-  read_times(member(object, "step_time_s"), report.step_time_s);
-  read(object, "data_wait_s", report.data_wait_s);
-  read(object, "total_time_s", report.total_time_s);
-  read(object, "samples_per_s", report.samples_per_s);
-  read(object, "tokens_of_sample", report.tokens_of_sample);
-  read(object, "flops_of_sample", report.flops_of_sample);
-  read(object, "peak_flops_per_s", report.peak_flops_per_s);
-  read_phases(member(object, "phases_s"), report.phases_s);
-  read(object, "losses", report.losses);
-  read(object, "skipped_steps", report.skipped_steps);
-  read(object, "rollbacks", report.rollbacks);
-  for (const auto& epoch : member(object, "epochs")) {
-    read_epoch(epoch, report.epochs.emplace_back());
-  }
-  if (const json& best = member(object, "best"); !best.is_null()) {
-    report.best.emplace();
-    read(best, "step", report.best->step);
-    read(best, "metric", report.best->metric);
-    read(best, "value", report.best->value);
-  }
-  for (const auto& evaluation : member(object, "evaluations")) {
-    auto& known = report.evaluations.emplace_back();
-    read(evaluation, "step", known.step);
-    read_test(member(evaluation, "test"), known.test);
-  }
-  read_test(member(object, "test"), report.test);
-  read(object, "parameter_sha256", report.parameter_sha256);
-  read(object, "last_checkpoint", report.last_checkpoint);
-  const json& checkpoints = member(object, "checkpoints");
-  read(checkpoints, "saved", report.checkpoints.saved);
-  read(checkpoints, "failed", report.checkpoints.failed);
-  read(checkpoints, "stall_s", report.checkpoints.stall_s);
-  read(checkpoints, "write_s", report.checkpoints.write_s);
-  read(checkpoints, "bytes", report.checkpoints.bytes);
-  const json& snapshots = member(object, "snapshots");
-  read(snapshots, "taken", report.snapshots.taken);
-  read(snapshots, "seconds", report.snapshots.seconds);
-  read(snapshots, "bytes", report.snapshots.bytes);
-  read(object, "recoveries", report.recoveries);
-  read(object, "interrupted", report.interrupted);
-  read(object, "stop_signal", report.stop_signal);
+  auto report = object.get<RunReport>();
+  check_percentiles(report.step_time_percentiles_s);
   read_records(object, report);
   return report;
 }

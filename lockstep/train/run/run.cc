@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -15,8 +16,8 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/checkpoint/random_state.h"
 #include "lockstep/control/worker_side.h"
-#include "lockstep/device/memory.h"
 #include "lockstep/train/rank_trace.h"
 
 namespace lockstep::train {
@@ -140,7 +141,10 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
   runner_.describe(log_.report());
   log_.begin(training_data_->size(), task_.sample_name(), total_steps_);
   if (resume_) {
-    RunCheckpoints::restore(resume_, plan_, runner_);
+    runner_.load_state(*resume_);
+    if (resume_->state) {
+      set_random_state(resume_->state->random_state(), plan_.devices);
+    }
     check_position(options_, plan_, *resume_, training_batches_->batches(),
                    total_steps_);
     const RunPosition& at = resume_->info.run->position;
@@ -177,11 +181,16 @@ void Run::train() {
 
 // Rank 0 writes the fingerprint into manifests. Every rank checks that a
 // checkpoint's data are its own.
-DataFingerprint& Run::data_fingerprint() {
+const DataFingerprint& Run::data_fingerprint() {
   const bool is_from_disk = resume_ && !resume_->is_snapshot();
   const bool writes = is_first() && !options_.out_dir().empty();
-  if (writes || is_from_disk) history_.data_fingerprint.begin(training_data_);
-  return history_.data_fingerprint;
+  DataFingerprint& sha256 = history_.data_fingerprint;
+  if ((writes || is_from_disk) && !sha256.valid()) {
+    sha256 = std::async(std::launch::async, [data = training_data_] {
+               return data->fingerprint();
+             }).share();
+  }
+  return sha256;
 }
 
 std::shared_ptr<const data::BatchSource> Run::open_training_data() {
@@ -216,15 +225,11 @@ RunPosition Run::position() const {
 void Run::train_epoch(int64_t epoch) {
   const int64_t batches = training_batches_->batches();
   epoch_ = epoch;
-  tell([](Callback& callback, const RunState& at) {
-    callback.before_epoch(at);
-  });
+  tell(&Callback::before_epoch);
   training_batches_->set_epoch(epoch, step_ % batches);
   data::Loader::Iterator next = training_batches_->begin();
   while (step_ < total_steps_) {
-    tell([](Callback& callback, const RunState& at) {
-      callback.before_batch(at);
-    });
+    tell(&Callback::before_batch);
     const auto batch = next_batch(next);
     if (!batch) break;
     if (train_batch(*batch, epoch)) {
@@ -234,9 +239,7 @@ void Run::train_epoch(int64_t epoch) {
   }
   const bool is_whole = step_ % batches == 0;
   if (regroups_ && !is_whole) wait_for_nodes();
-  tell([means = log_.mean().means()](Callback& callback, const RunState& at) {
-    callback.after_epoch(at, means);
-  });
+  tell(&Callback::after_epoch, log_.mean().means());
   if (is_whole && options_.checkpoint().each_epoch() && !regroups_) save();
   if (regroups_) wait_for_nodes();
 }
@@ -254,8 +257,7 @@ std::optional<data::Batch> Run::next_batch(data::Loader::Iterator& next) {
 
 // Returns true if the run is to stop.
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
-  tell(
-      [](Callback& callback, const RunState& at) { callback.before_step(at); });
+  tell(&Callback::before_step);
   const double loss_limit = runner_.loss_limit();
   const Stopwatch watch;
   const StepOutcome outcome = runner_.step(
@@ -281,9 +283,7 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
     guard_.note_repaired(step_, outcome.repaired_shards);
   }
   control::count_steps(static_cast<uint64_t>(step_));
-  tell([&](Callback& callback, const RunState& at) {
-    callback.after_step(at, outcome.metrics);
-  });
+  tell(&Callback::after_step, outcome.metrics);
   compare_ranks(outcome);
   regroups_ = outcome.stop_signal == kRegroupSignal;
   is_ended_ = outcome.stop_signal == kEndSignal;
@@ -453,15 +453,11 @@ RunState Run::state() const {
 }
 
 TestReport Run::evaluate() {
-  tell([](Callback& callback, const RunState& at) {
-    callback.before_evaluation(at);
-  });
+  tell(&Callback::before_evaluation);
   TestReport test =
       runner_.evaluate(*evaluation_batches_, [this] { return signal() != 0; });
   if (test.samples == 0) return test;
-  tell([&](Callback& callback, const RunState& at) {
-    callback.after_evaluation(at, test);
-  });
+  tell(&Callback::after_evaluation, test);
   const BestEvaluation* best = runner_.best();
   if (best != nullptr && best->is_new()) {
     log_.report().best = BestReport{
@@ -472,13 +468,9 @@ TestReport Run::evaluate() {
 }
 
 void Run::save() {
-  tell([](Callback& callback, const RunState& at) {
-    callback.before_checkpoint(at);
-  });
+  tell(&Callback::before_checkpoint);
   checkpoints_.save(position(), runner_);
-  tell([](Callback& callback, const RunState& at) {
-    callback.after_checkpoint(at);
-  });
+  tell(&Callback::after_checkpoint);
 }
 
 void Run::evaluate_at_end() {

@@ -52,7 +52,7 @@ class Run {
   void train();
 
  private:
-  DataFingerprint& data_fingerprint();
+  const DataFingerprint& data_fingerprint();
   std::shared_ptr<const data::BatchSource> open_training_data();
   std::unique_ptr<data::Loader> open_evaluation_data() const;
   RunPosition position() const;
@@ -75,12 +75,13 @@ class Run {
   void evaluate_at_end();
   TestReport evaluate();
   void save();
-  /// Calls `call(callback, state)` for each callback.
-  template <class Call>
-  void tell(const Call& call) {
+  /// Calls `event` of each callback with the state of the run and `values`.
+  template <class... Values>
+  void tell(void (Callback::*event)(const RunState&, const Values&...),
+            const Values&... values) {
     const RunState state = this->state();
     for (Callback* callback : callbacks_) {
-      write_output([&] { call(*callback, state); });
+      write_output([&] { (callback->*event)(state, values...); });
     }
   }
   /// Calls `write`, which writes a file besides the checkpoints. If that fails,

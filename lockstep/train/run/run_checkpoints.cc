@@ -4,8 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
@@ -52,16 +50,9 @@ int64_t steps_of_snapshots(const TrainOptions& options,
 
 }  // namespace
 
-void DataFingerprint::begin(std::shared_ptr<const data::BatchSource> data) {
-  if (is_begun()) return;
-  sha256_ = std::async(std::launch::async, [source = std::move(data)] {
-              return source->fingerprint();
-            }).share();
-}
-
 RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
                                const ProcessGroup& world, const Plan& plan,
-                               int64_t total_steps, DataFingerprint& data,
+                               int64_t total_steps, const DataFingerprint& data,
                                const std::optional<Resume>& resume,
                                const std::string& identity)
     : task_(task),
@@ -90,15 +81,6 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
           (std::filesystem::path(options.out_dir()) / "best").string(),
           kFewestKept, world);
     }
-  }
-}
-
-void RunCheckpoints::restore(const std::optional<Resume>& resume,
-                             const Plan& plan, StepRunner& runner) {
-  if (!resume) return;
-  runner.load_state(*resume);
-  if (resume->state) {
-    set_random_state(resume->state->random_state(), plan.devices);
   }
 }
 
@@ -148,7 +130,7 @@ void RunCheckpoints::write(CheckpointWriter& writer,
                            const StepRunner& runner) {
   const TraceSpan span("checkpoint", TraceCategory::kCompute);
   control::enter(control::Phase::kCheckpoint);
-  writer.save(content(position, runner, data_.is_begun() ? data_.get() : ""));
+  writer.save(content(position, runner, data_.valid() ? data_.get() : ""));
 }
 
 std::optional<Resume> RunCheckpoints::last_regular() {

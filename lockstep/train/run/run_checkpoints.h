@@ -9,7 +9,6 @@
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/batch_source.h"
 #include "lockstep/train/options.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/state/resume.h"
@@ -19,15 +18,7 @@
 namespace lockstep::train {
 
 /// The fingerprint of the data. It is computed once, in the background.
-class DataFingerprint {
- public:
-  void begin(std::shared_ptr<const data::BatchSource> data);
-  bool is_begun() const { return sha256_.valid(); }
-  std::string get() const { return sha256_.get(); }
-
- private:
-  std::shared_future<std::string> sha256_;
-};
+using DataFingerprint = std::shared_future<std::string>;
 
 /// The checkpoints of one run on disk and in memory, beginning with the one
 /// that it resumes from.
@@ -37,13 +28,9 @@ class RunCheckpoints {
   /// settings or data.
   RunCheckpoints(const Task& task, const TrainOptions& options,
                  const ProcessGroup& world, const Plan& plan,
-                 int64_t total_steps, DataFingerprint& data,
+                 int64_t total_steps, const DataFingerprint& data,
                  const std::optional<Resume>& resume,
                  const std::string& identity);
-
-  /// Loads into `runner` what it does not have yet. Collective.
-  static void restore(const std::optional<Resume>& resume, const Plan& plan,
-                      StepRunner& runner);
 
   /// Saves a snapshot to the agent's memory if one is due or if `is_last`,
   /// after which no other comes. Collective.
@@ -80,7 +67,7 @@ class RunCheckpoints {
   ProcessGroup world_;
   const Plan& plan_;
   const int64_t total_steps_;
-  DataFingerprint& data_;
+  DataFingerprint data_;
   std::optional<CheckpointWriter> writer_;
   std::optional<CheckpointWriter> best_writer_;
   SnapshotWriter snapshots_;

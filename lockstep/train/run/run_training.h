@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "lockstep/train/task.h"
 
 namespace lockstep::train {
+
+class TrainerBase;
 
 /// The surroundings of a run: what its process gives it besides the options.
 struct RunContext {
@@ -30,6 +33,9 @@ struct RunContext {
   /// accepted.
   std::function<void()> on_begin{};
 };
+
+/// Returns what a run trains for `trainer`, which must outlive it.
+std::unique_ptr<Task> task_of(TrainerBase& trainer);
 
 /// Trains `task` and returns the report. With kDistributed, every rank of
 /// context.world calls it with the same options. Rank 0 writes and prints, and

@@ -1,6 +1,5 @@
 #include "lockstep/train/run/state_guard.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

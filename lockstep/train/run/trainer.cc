@@ -1,7 +1,6 @@
 #include "lockstep/train/trainer.h"
 
 #include "lockstep/train/run/run_training.h"
-#include "lockstep/train/run/trainer_task.h"
 
 namespace lockstep::train {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -33,33 +32,27 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   const auto found = list_checkpoints(options.out_dir());
   if (options.out_dir().empty() || found.empty()) return;
   const std::string& newest = found.front().path;
+  const auto refuse = [&](const std::string& has, const char* fix) {
+    throw CheckpointError({.code = ErrorCode::kResumeConflict,
+                           .what = options.out_dir() + " has " + has,
+                           .got = newest,
+                           .fix = fix});
+  };
   if (from.empty()) {
-    throw CheckpointError(
-        {.code = ErrorCode::kResumeConflict,
-         .what = fmt::format("{} has checkpoints of an earlier run",
-                             options.out_dir()),
-         .got = newest,
-         .fix = "go on with it (--resume auto), choose another --out-dir, or "
-                "remove them"});
+    refuse("checkpoints of an earlier run",
+           "go on with it (--resume auto), choose another --out-dir, or remove "
+           "them");
   }
   const fs::path run = fs::path(from).parent_path();
   if (!is_same(run.empty() ? "." : run, options.out_dir())) {
-    throw CheckpointError(
-        {.code = ErrorCode::kResumeConflict,
-         .what = fmt::format("{} has checkpoints of another run than {}",
-                             options.out_dir(), from),
-         .got = newest,
-         .fix = "go on with that run (--resume auto), choose another "
-                "--out-dir, or remove them"});
+    refuse("checkpoints of another run than " + from,
+           "go on with that run (--resume auto), choose another --out-dir, or "
+           "remove them");
   }
   // A checkpoint was named that is not the newest.
   if (is_same(from, options.checkpoint().resume()) && !is_same(from, newest)) {
-    throw CheckpointError(
-        {.code = ErrorCode::kResumeConflict,
-         .what = fmt::format("{} has later checkpoints than {}",
-                             options.out_dir(), from),
-         .got = newest,
-         .fix = "remove them, or choose another --out-dir"});
+    refuse("later checkpoints than " + from,
+           "remove them, or choose another --out-dir");
   }
 }
 
@@ -130,12 +123,6 @@ std::optional<Resume> find_snapshot(const ProcessGroup& world,
   return resume;
 }
 
-// Returns the path, a newline and the manifest; "" without a checkpoint.
-std::string text_of(const CheckpointReader* found) {
-  if (found == nullptr) return {};
-  return found->path() + "\n" + read_manifest_text(found->path());
-}
-
 bool has_later_checkpoint(const TrainOptions& options,
                           const ProcessGroup& world, int64_t step) {
   bool is_later = false;
@@ -156,12 +143,12 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
     return snapshot;
   }
   Resume resume;
-  std::string text;
+  std::string text;  // path, newline and manifest; "" without a checkpoint
   if (world.rank() == 0) {
     auto found = find(options);
     check_out_dir(options, found ? found->path() : "");
-    text = text_of(found ? &*found : nullptr);
     if (found) {
+      text = found->path() + "\n" + read_manifest_text(found->path());
       resume.state =
           std::make_shared<const CheckpointReader>(*std::move(found));
     }
@@ -198,15 +185,18 @@ void check_position(const TrainOptions& options, const Plan& plan,
                     const Resume& resume, int64_t batches,
                     int64_t total_steps) {
   const RunPosition& at = resume.info.run->position;
+  const auto refuse = [&](const std::string& expected, const std::string& got) {
+    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                           .what = resume.path + " contradicts itself",
+                           .expected = expected,
+                           .got = got,
+                           .fix = "use another checkpoint"});
+  };
   if (at.step != resume.info.step || at.epoch != at.step / batches ||
       at.batch != at.step % batches) {
-    throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = resume.path + " contradicts itself",
-         .expected = "a place among " + counted(batches, "batch", "batches"),
-         .got = fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
-                            at.batch),
-         .fix = "use another checkpoint"});
+    refuse("a place among " + counted(batches, "batch", "batches"),
+           fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
+                       at.batch));
   }
   // It may change on resume with --allow-changes.
   const int64_t batch_size =
@@ -215,13 +205,9 @@ void check_position(const TrainOptions& options, const Plan& plan,
   const int64_t most_batches =
       at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
   if (most_batches > at.batch) {
-    throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = resume.path + " contradicts itself",
-         .expected = fmt::format("at most {} batches of {} samples", at.batch,
-                                 batch_size),
-         .got = fmt::format("{} samples", at.samples),
-         .fix = "use another checkpoint"});
+    refuse(
+        fmt::format("at most {} batches of {} samples", at.batch, batch_size),
+        fmt::format("{} samples", at.samples));
   }
   if (at.step > total_steps && plan.rank == 0) {
     log_warning("train", fmt::format("{} is at step {} already, beyond the end "
@@ -247,11 +233,10 @@ std::string value_of(const Settings& settings, const std::string& name) {
 
 std::vector<Difference> differences(const Settings& saved,
                                     const Settings& now) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : saved) names.insert(name);
-  for (const auto& [name, value] : now) names.insert(name);
+  Settings all = saved;
+  all.insert(now.begin(), now.end());
   std::vector<Difference> found;
-  for (const std::string& name : names) {
+  for (const auto& [name, value] : all) {
     const std::string before = value_of(saved, name);
     const std::string after = value_of(now, name);
     if (before == after) continue;

@@ -80,6 +80,12 @@ Settings settings_of(const Task& task, const TrainOptions& options,
   return settings;
 }
 
+std::string setting_of(const CheckpointInfo& info, const std::string& name) {
+  if (!info.run) return "";
+  const auto found = info.run->settings.find(name);
+  return found == info.run->settings.end() ? "" : found->second;
+}
+
 std::string identity_of_run(const Task& task,
                             const std::vector<std::string>& command,
                             int number) {

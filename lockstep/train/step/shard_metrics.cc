@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
@@ -62,8 +61,7 @@ void ShardMetrics::add(int64_t shard, int64_t samples,
   for (const Metric& metric : metrics) added.push_back(sum_of(metric, samples));
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < metrics.size(); ++i) {
-    MetricSum& sum =
-        sums_[place_of(metrics[i].name)][static_cast<size_t>(shard)];
+    MetricSum& sum = sums_of(metrics[i].name)[static_cast<size_t>(shard)];
     sum.sum += added[i].sum;
     sum.weight += added[i].weight;
   }
@@ -73,17 +71,15 @@ void ShardMetrics::replace(int64_t shard, int64_t samples,
                            const std::vector<Metric>& metrics) {
   {
     const std::lock_guard lock(mutex_);
-    for (auto& sums : sums_) sums[static_cast<size_t>(shard)] = {};
+    for (auto& [name, sums] : sums_) sums[static_cast<size_t>(shard)] = {};
   }
   add(shard, samples, metrics);
 }
 
 // Requires the lock.
-size_t ShardMetrics::place_of(const std::string& name) {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found != names_.end()) {
-    return static_cast<size_t>(found - names_.begin());
-  }
+std::vector<MetricSum>& ShardMetrics::sums_of(const std::string& name) {
+  const auto found = sums_.find(name);
+  if (found != sums_.end()) return found->second;
   // "samples" is a key of the reports.
   const bool is_text = !name.empty() && name != "samples" &&
                        name.find_first_of("\n\r\t") == std::string::npos;
@@ -91,49 +87,43 @@ size_t ShardMetrics::place_of(const std::string& name) {
     throw TrainError(
         {.code = ErrorCode::kBadLoss,
          .what = fmt::format("the loss function returned a metric '{}'", name),
-         .expected = is_agreed_ ? fmt::format("those of the first step: {}",
-                                              fmt::join(names_, ", "))
+         .expected = is_agreed_ ? "those of the first step: " + names(", ")
                                 : "a name in one line, and not 'samples'",
          .fix = "return the same metrics for every batch"});
   }
-  names_.push_back(name);
-  sums_.emplace_back(static_cast<size_t>(shards_));
-  return names_.size() - 1;
+  return add_name(name);
 }
 
-// Sorts the names by which all ranks call the metrics. Threads add names in any
-// order, and a rank without samples adds none.
+std::vector<MetricSum>& ShardMetrics::add_name(const std::string& name) {
+  return sums_[name] = std::vector<MetricSum>(static_cast<size_t>(shards_));
+}
+
+std::string ShardMetrics::names(const char* separator) const {
+  std::string joined;
+  for (const auto& [name, sums] : sums_) {
+    if (!joined.empty()) joined += separator;
+    joined += name;
+  }
+  return joined;
+}
+
+// Makes sure that all ranks have the same metrics. A rank without samples has
+// none, and takes those of the others.
 void ShardMetrics::agree_on_names() {
   is_agreed_ = true;
-  std::map<std::string, std::vector<MetricSum>> known;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    known[names_[i]] = std::move(sums_[i]);
-  }
-  names_.clear();
-  for (const auto& [name, sums] : known) names_.push_back(name);
-  if (world_.size() > 1) {
-    const std::string own = fmt::format("{}", fmt::join(names_, "\n"));
-    for (const std::string& text : world_.all_gather_text(own)) {
-      if (text.empty()) continue;
-      if (own.empty() && names_.empty()) {
-        std::istringstream lines(text);
-        for (std::string name; std::getline(lines, name);) {
-          names_.push_back(name);
-        }
-      }
-      if (text == fmt::format("{}", fmt::join(names_, "\n"))) continue;
-      throw TrainError({.code = ErrorCode::kBadLoss,
-                        .what = "the ranks have different metrics",
-                        .expected = fmt::format("{}", fmt::join(names_, ", ")),
-                        .got = text,
-                        .fix = "return the same metrics on every rank"});
+  if (world_.size() == 1) return;
+  for (const std::string& text : world_.all_gather_text(names("\n"))) {
+    if (text.empty()) continue;
+    if (sums_.empty()) {
+      std::istringstream lines(text);
+      for (std::string name; std::getline(lines, name);) add_name(name);
     }
-  }
-  sums_.assign(names_.size(),
-               std::vector<MetricSum>(static_cast<size_t>(shards_)));
-  for (size_t i = 0; i < names_.size(); ++i) {
-    const auto own_sums = known.find(names_[i]);
-    if (own_sums != known.end()) sums_[i] = own_sums->second;
+    if (text == names("\n")) continue;
+    throw TrainError({.code = ErrorCode::kBadLoss,
+                      .what = "the ranks have different metrics",
+                      .expected = names(", "),
+                      .got = text,
+                      .fix = "return the same metrics on every rank"});
   }
 }
 
@@ -142,7 +132,7 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
   if (!is_agreed_) agree_on_names();
   if (world_.size() > 1) {
     std::vector<double> values = extra;
-    for (const auto& sums : sums_) {
+    for (const auto& [name, sums] : sums_) {
       for (const MetricSum& sum : sums) {
         values.push_back(sum.sum);
         values.push_back(sum.weight);
@@ -155,7 +145,7 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
     const auto* summed = message.const_data_ptr<double>();
     std::copy_n(summed, extra.size(), extra.begin());
     summed += extra.size();
-    for (auto& sums : sums_) {
+    for (auto& [name, sums] : sums_) {
       for (MetricSum& sum : sums) {
         sum = {.sum = summed[0], .weight = summed[1]};
         summed += 2;
@@ -163,9 +153,9 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
     }
   }
   MetricSums result;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    MetricSum& total = result[names_[i]];
-    for (MetricSum& of_shard : sums_[i]) {
+  for (auto& [name, sums] : sums_) {
+    MetricSum& total = result[name];
+    for (MetricSum& of_shard : sums) {
       total.sum += of_shard.sum;
       total.weight += of_shard.weight;
       of_shard = {};

@@ -47,14 +47,15 @@ class ShardMetrics {
 
  private:
   void agree_on_names();
-  size_t place_of(const std::string& name);
+  std::vector<MetricSum>& sums_of(const std::string& name);
+  std::vector<MetricSum>& add_name(const std::string& name);
+  std::string names(const char* separator) const;
 
   ProcessGroup world_;
   const int64_t shards_;
   std::mutex mutex_;
   bool is_agreed_ = false;
-  std::vector<std::string> names_;
-  std::vector<std::vector<MetricSum>> sums_;  // by name, then by shard
+  std::map<std::string, std::vector<MetricSum>> sums_;  // [name][shard]
 };
 
 }  // namespace lockstep::train

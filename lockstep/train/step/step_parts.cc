@@ -11,19 +11,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/control/worker_side.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/nested.h"
-#include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep::train {
@@ -172,14 +171,6 @@ ModuleSource make_module(Task& task, const TrainOptions& options,
   return module;
 }
 
-std::unique_ptr<RunOptimizer> make_optimizer(
-    Task& task, const TrainOptions& options, const Plan& plan,
-    const optim::StateFactory& make_state) {
-  std::optional<MemoryScope> scope;
-  charge_first_device(options, plan, scope);
-  return task.make_optimizer(make_state);
-}
-
 std::optional<PowerSGD> make_power_sgd(const TrainOptions& options,
                                        const Plan& plan,
                                        const ModuleHandle& model) {
@@ -247,11 +238,12 @@ StepParts make_step_parts(Task& task, const TrainOptions& options,
   // The hook must be set before the optimizer is made, because it decides
   // whether each rank has its own state.
   parts.engine = make_engine(module, options, world, plan, parts.power_sgd);
-  parts.optimizer =
-      make_optimizer(task, options, plan,
-                     [engine = parts.engine.get()](const torch::Tensor& of) {
-                       return engine->make_state(of);
-                     });
+  std::optional<MemoryScope> scope;
+  charge_first_device(options, plan, scope);
+  parts.optimizer = task.make_optimizer(
+      [engine = parts.engine.get()](const torch::Tensor& of) {
+        return engine->make_state(of);
+      });
   return parts;
 }
 

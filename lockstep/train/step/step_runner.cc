@@ -4,7 +4,6 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <utility>
 

@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string>

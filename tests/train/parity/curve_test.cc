@@ -1,9 +1,7 @@
 // A training curve against PyTorch's: same weights, same batches.
-#include <cmath>
 #include <filesystem>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>

@@ -4,22 +4,11 @@
 #include <vector>
 
 #include "lockstep/checkpoint/info.h"
-#include "lockstep/tasks/images/image_task.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/run/run_training.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/device/device.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::tasks {
-
-/// Options for a run that trains a classifier of images.
-struct ImageRun {
-  train::TrainOptions train;
-  ImageOptions images;
-};
-
-/// Calls train::run_training() with an ImageTask.
-train::RunReport train_images(const ImageRun& run,
-                              const train::RunContext& context = {});
 
 struct EvalOptions {
   std::string checkpoint;  ///< a checkpoint, or a run's folder: the newest

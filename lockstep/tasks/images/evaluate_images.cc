@@ -1,6 +1,4 @@
-#include "lockstep/tasks/images/train_images.h"
-
-#include <utility>
+#include "lockstep/tasks/images/evaluate_images.h"
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
@@ -9,31 +7,20 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/model_settings.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/parallel/parallel_module.h"
+#include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/state/run_settings.h"
 #include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::tasks {
 
-train::RunReport train_images(const ImageRun& run,
-                              const train::RunContext& context) {
-  ImageTask task(run.images);
-  return train::run_training(task, run.train, context);
-}
-
 data::DataSpec data_of(const CheckpointInfo& info) {
-  const auto setting = [&](const char* name) {
-    if (!info.run) return std::string();
-    const auto found = info.run->settings.find(name);
-    return found == info.run->settings.end() ? "" : found->second;
-  };
   data::DataSpec spec;
-  spec.name = setting("data");
-  spec.dir = setting(train::kDataDir);
-  const std::string image_size = setting("image_size");
-  if (!image_size.empty()) {
+  spec.name = train::setting_of(info, "data");
+  spec.dir = train::setting_of(info, train::kDataDir);
+  if (!train::setting_of(info, "image_size").empty()) {
     spec.image_size = models::setting_size(info.run->settings, "image_size");
   }
   if (!spec.name.empty()) return spec;
@@ -68,9 +55,8 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   checkpoint.load(*model);
   model->to(torch_device(options.devices.front()));
   const ImageTask task({.model = spec, .data = options.data});
-  Engine engine(engine_module<models::Model>(
-                    model, replica_factory(spec, options.channels_last)),
-                options.devices, DataParallelOptions());
+  Engine engine(module_of(model, spec, options.channels_last), options.devices,
+                DataParallelOptions());
   report.test = train::evaluate(engine, task, loader);
   report.seconds = watch.seconds();
   return report;
