@@ -8,7 +8,7 @@
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/charts/line_chart.h"
 #include "lockstep/report/charts/style.h"
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {
 namespace {

@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/median.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/same_work.h"
 #include "lockstep/train/report/environment.h"
 
 namespace lockstep::report {
@@ -98,17 +97,6 @@ bool ComparedRun::is_ideal() const { return is(*this, kPyTorch, "ideal"); }
 
 SpeedRatio ComparedRun::speed() const {
   return {.times = speedup.value_or(0), .interval = speedup_interval};
-}
-
-bool has_ranks(const std::string& strategy) {
-  return strategy == "ddp" || strategy == kDdpLoop;
-}
-
-std::string device_label(const train::RunReport& report, size_t device) {
-  if (device >= report.devices.size()) return fmt::format("device {}", device);
-  const std::string& name = report.devices[device].name;
-  return has_ranks(report.strategy) ? fmt::format("rank {} {}", device, name)
-                                    : name;
 }
 
 ComparedRun pool(const std::string& engine,

@@ -9,25 +9,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/report/comparison/machine_load.h"
-#include "lockstep/report/comparison/phases.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/comparison/speed_ratio.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
-
-/// Names of training loops that users write, which are used like strategy
-/// names: DataParallel or DistributedDataParallel around the model,
-/// torch::optim, backward() and step().
-inline constexpr const char* kDpLoop = "dp-loop";
-inline constexpr const char* kDdpLoop = "ddp-loop";
-
-/// Returns true if the strategy or loop of this name runs one process per
-/// device.
-bool has_ranks(const std::string& strategy);
-/// Returns the label of device number `device` of a run: "cpu:0", or "rank 0
-/// cpu:0" for runs with ranks, because two hosts may use the same device name.
-std::string device_label(const train::RunReport& report, size_t device);
 
 inline constexpr const char* kLockstep = "lockstep";
 inline constexpr const char* kPyTorch = "pytorch";

@@ -20,7 +20,7 @@
 #include "lockstep/optim/state.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/report/comparison/phases.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/rank_trace.h"

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/same_work.h"
+#include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {
 namespace {

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
