@@ -95,10 +95,6 @@ std::string ComparedRun::label() const {
 
 bool ComparedRun::is_ideal() const { return is(*this, kPyTorch, "ideal"); }
 
-SpeedRatio ComparedRun::speed() const {
-  return {.times = speedup.value_or(0), .interval = speedup_interval};
-}
-
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds) {
   if (rounds.empty()) {
@@ -160,7 +156,6 @@ SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
 void relate(Comparison& comparison) {
   auto& runs = comparison.runs;
   comparison.ratios.clear();
-  comparison.ratio_intervals.clear();
   comparison.baseline.reset();
   if (runs.empty()) return;
   const auto single = std::find_if(
@@ -170,12 +165,10 @@ void relate(Comparison& comparison) {
   comparison.baseline = static_cast<size_t>(base - runs.begin());
   for (auto& run : runs) {
     run.speedup.reset();
-    run.speedup_interval.reset();
     if (!is_same_work(run, *base)) continue;
-    const SpeedRatio ratio = speed_over(run, *base, comparison.confidence);
-    run.speedup = ratio.times;
+    run.speedup = speed_over(run, *base, comparison.confidence);
     // The baseline has no interval, because its ratio to itself is exactly 1.
-    if (&run != &*base) run.speedup_interval = ratio.interval;
+    if (&run == &*base) run.speedup->interval.reset();
   }
 
   for (const auto& run : runs) {
@@ -186,12 +179,17 @@ void relate(Comparison& comparison) {
       if (&other == &run || !is_fair_base || !is_same_work(run, other)) {
         continue;
       }
-      const std::string name = key(run) + "_vs_" + key(other);
-      const SpeedRatio ratio = speed_over(run, other, comparison.confidence);
-      comparison.ratios.emplace_back(name, ratio.times);
-      comparison.ratio_intervals.emplace_back(name, ratio.interval);
+      comparison.ratios.emplace_back(
+          key(run) + "_vs_" + key(other),
+          speed_over(run, other, comparison.confidence));
     }
   }
+}
+
+bool has_speedup_intervals(const Comparison& comparison) {
+  return std::ranges::any_of(comparison.runs, [](const ComparedRun& run) {
+    return run.speedup && run.speedup->interval;
+  });
 }
 
 Comparison compare_runs(const std::vector<train::RunReport>& reports,

@@ -39,8 +39,7 @@ struct ComparedRun {
   std::vector<train::RankTrace> time_line;
   /// Speed-up over Comparison::baseline. Not set if the baseline did different
   /// work.
-  std::optional<double> speedup;
-  std::optional<Interval> speedup_interval;
+  std::optional<SpeedRatio> speedup;
 
   int copy = 1;  ///< counts runs of the same engine and strategy
 
@@ -49,8 +48,6 @@ struct ComparedRun {
   /// Returns true for PyTorch processes that never synchronise. They are a
   /// bound, not a contender.
   bool is_ideal() const;
-  /// Returns the speed-up with its interval.
-  SpeedRatio speed() const;
 };
 
 struct Machine {
@@ -62,9 +59,7 @@ struct Comparison {
   std::vector<ComparedRun> runs;
   std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
   /// Speed ratios by name: "dp_vs_single", "dp_vs_pytorch_ddp", ...
-  std::vector<std::pair<std::string, double>> ratios;
-  /// Interval of each ratio, by name. Not set if there are too few rounds.
-  std::vector<std::pair<std::string, std::optional<Interval>>> ratio_intervals;
+  std::vector<std::pair<std::string, SpeedRatio>> ratios;
   /// Confidence of each interval: confidence_of_look(). A verdict holds with 95
   /// %.
   double confidence = 1 - kVerdictError;
@@ -93,6 +88,9 @@ SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
 /// Chooses the baseline (Lockstep's single, else the first run) and fills in
 /// the speed-ups and the ratios. Runs that did different work get no ratio.
 void relate(Comparison& comparison);
+
+/// Returns true if the speed-up of a run has an interval.
+bool has_speedup_intervals(const Comparison& comparison);
 
 enum class DifferentWork { kRefused, kAllowed };
 

@@ -41,20 +41,18 @@ std::string share_cell(double seconds, double whole_s, int bar_width) {
 }  // namespace
 
 Section set_up_section(const Comparison& comparison) {
-  const auto& runs = comparison.runs;
-  const bool has_intervals = std::any_of(
-      runs.begin(), runs.end(),
-      [](const auto& run) { return run.speedup_interval.has_value(); });
-  Section section{.title = "Time",
-                  .header = {"Set up", "Step time",
-                             has_intervals ? "Speed-up (95 %)" : "Speed-up",
-                             "p10-p90", "Total time", "Samples/s", "Processes"},
-                  .rows = {}};
-  for (const auto& run : runs) {
+  Section section{
+      .title = "Time",
+      .header = {"Set up", "Step time",
+                 has_speedup_intervals(comparison) ? "Speed-up (95 %)"
+                                                   : "Speed-up",
+                 "p10-p90", "Total time", "Samples/s", "Processes"},
+      .rows = {}};
+  for (const auto& run : comparison.runs) {
     const auto& report = run.report;
     section.rows.push_back(
         {run.label(), format_duration(report.step_time_s.median),
-         run.speedup ? cell_text(run.speed()) : "", spread(report.step_time_s),
+         run.speedup ? cell_text(*run.speedup) : "", spread(report.step_time_s),
          format_duration(report.total_time_s),
          fmt::format("{:.0f}", report.samples_per_s),
          std::to_string(report.processes)});

@@ -86,7 +86,7 @@ std::string fixed_share(const ComparedRun& run) {
 std::string speed(const ComparedRun& run) {
   if (!run.speedup) return "";
   return fmt::format(
-      "{:.2f}x, {}", *run.speedup,
+      "{:.2f}x, {}", run.speedup->times,
       counted(static_cast<int64_t>(run.report.devices.size()), "device"));
 }
 

@@ -50,7 +50,7 @@ std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
 std::string speedup_sentence(const Comparison& comparison,
                              const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
-  const SpeedRatio speed = run.speed();
+  const SpeedRatio& speed = *run.speedup;
   const std::string name =
       fmt::format("{} on {}", run.label(),
                   counted(static_cast<int64_t>(devices), "device"));
@@ -235,11 +235,7 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
 
 // Explains the notation of the tables.
 std::optional<std::string> signs_sentence(const Comparison& comparison) {
-  const auto& runs = comparison.runs;
-  const bool has_intervals = std::any_of(
-      runs.begin(), runs.end(),
-      [](const auto& run) { return run.speedup_interval.has_value(); });
-  if (!has_intervals) return std::nullopt;
+  if (!has_speedup_intervals(comparison)) return std::nullopt;
   return fmt::format(
       "Step times are medians over the steps of all rounds, p10-p90 is what "
       "four in five steps were within. In brackets is where a speed-up lies "
