@@ -23,7 +23,7 @@
 #include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/inspect/device_topology.h"
-#include "lockstep/report/charts/picture.h"
+#include "lockstep/report/charts/charts.h"
 #include "lockstep/report/comparison_text.h"
 #include "lockstep/report/measurement/step_time.h"
 #include "lockstep/report/page/comparison_page.h"
@@ -201,7 +201,10 @@ void run(const CompareFlags& flags) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
   }
-  fmt::print("{}", report::to_text(comparison, report::colour_of(STDOUT_FILENO),
+  fmt::print("{}", report::to_text(comparison,
+                                   wants_colour(STDOUT_FILENO)
+                                       ? report::Colour::kAlways
+                                       : report::Colour::kNever,
                                    terminal_width(STDOUT_FILENO)));
   if (!flags.report.empty()) {
     train::write_json(flags.report, report::to_json(comparison));

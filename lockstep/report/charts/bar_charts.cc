@@ -7,7 +7,6 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/axis.h"
 #include "lockstep/report/charts/charts.h"
-#include "lockstep/report/charts/style.h"
 
 namespace lockstep::report {
 namespace {

@@ -1,6 +1,6 @@
 #include "lockstep/report/charts/canvas.h"
 
-#include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -39,30 +39,19 @@ std::string path_of(const Canvas::Points& points) {
 }  // namespace
 
 std::string escaped(std::string_view text) {
+  static const std::map<char, std::string_view> entities{{'&', "&amp;"},
+                                                         {'<', "&lt;"},
+                                                         {'>', "&gt;"},
+                                                         {'"', "&quot;"},
+                                                         {'\'', "&#39;"}};
   std::string result;
   for (const char letter : text) {
-    switch (letter) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        if (is_forbidden(letter)) {
-          result += "\xef\xbf\xbd";  // U+FFFD
-        } else {
-          result += letter;
-        }
+    if (const auto entity = entities.find(letter); entity != entities.end()) {
+      result += entity->second;
+    } else if (is_forbidden(letter)) {
+      result += "\xef\xbf\xbd";  // U+FFFD
+    } else {
+      result += letter;
     }
   }
   return result;

@@ -7,7 +7,6 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/charts/line_chart.h"
-#include "lockstep/report/charts/style.h"
 #include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {

@@ -1,7 +1,9 @@
-#include "lockstep/report/charts/style.h"
+#include "lockstep/report/charts/canvas.h"
 
 namespace lockstep::report {
 namespace {
+
+constexpr size_t kRunColours = 6;
 
 constexpr const char* kLight = R"(
   --ink: #1f2328; --muted: #59636e; --paper: #ffffff; --rule: #d1d9e0;

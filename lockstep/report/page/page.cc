@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/version.h"
-#include "lockstep/report/charts/canvas.h"
-#include "lockstep/report/charts/style.h"
 
 namespace lockstep::report {
 namespace {
