@@ -69,7 +69,7 @@ void draw_memory(Canvas& canvas, const Comparison& comparison, int64_t most) {
                         const std::string& css_class) {
     draw_bar(canvas, label,
              static_cast<double>(bytes) / static_cast<double>(most),
-             format_bytes(static_cast<double>(bytes)), css_class);
+             bytes_text(bytes), css_class);
   };
   for (size_t i = 0; i < comparison.runs.size(); ++i) {
     const ComparedRun& run = comparison.runs[i];
@@ -159,8 +159,7 @@ void draw_time_line(Canvas& canvas, const TimeLine& line) {
 // Returns the time that each kind of block takes, for each lane.
 Section figures_of(const TimeLine& line) {
   Section section{.title = "Figures of the chart: " + line.title,
-                  .header = {"Lane"},
-                  .rows = {}};
+                  .header = {"Lane"}};
   const auto kinds = line.kinds();
   for (const size_t kind : kinds) {
     section.header.emplace_back(kBlockKinds[kind].name);

@@ -15,10 +15,6 @@ bool has_phases(const ComparedRun& run) {
   return total(run.report.phases_s) > 0;
 }
 
-std::string bytes(int64_t count) {
-  return format_bytes(static_cast<double>(count));
-}
-
 // Returns "28.1-33.0 ms". Older reports have no lower end of the spread.
 std::string spread(const train::TimeSummary& times) {
   return times.p10 > 0 ? format_durations(times.p10, times.p90)
@@ -43,11 +39,10 @@ std::string share_cell(double seconds, double whole_s, int bar_width) {
 Section set_up_section(const Comparison& comparison) {
   Section section{
       .title = "Time",
-      .header = {"Set up", "Step time",
-                 has_speedup_intervals(comparison) ? "Speed-up (95 %)"
-                                                   : "Speed-up",
-                 "p10-p90", "Total time", "Samples/s", "Processes"},
-      .rows = {}};
+      .header = {
+          "Set up", "Step time",
+          has_speedup_intervals(comparison) ? "Speed-up (95 %)" : "Speed-up",
+          "p10-p90", "Total time", "Samples/s", "Processes"}};
   for (const auto& run : comparison.runs) {
     const auto& report = run.report;
     section.rows.push_back(
@@ -63,8 +58,7 @@ Section set_up_section(const Comparison& comparison) {
 Section device_section(const Comparison& comparison) {
   Section section{.title = "Devices",
                   .header = {"Set up", "Device", "Samples of a batch",
-                             "Memory peak", "Busy"},
-                  .rows = {}};
+                             "Memory peak", "Busy"}};
   for (const auto& run : comparison.runs) {
     const auto& report = run.report;
     std::string label = run.label();
@@ -73,12 +67,12 @@ Section device_section(const Comparison& comparison) {
       section.rows.push_back(
           {std::exchange(label, ""), device_label(report, k),
            k < report.split.size() ? std::to_string(report.split[k]) : "0",
-           bytes(device.memory_peak_bytes),
+           bytes_text(device.memory_peak_bytes),
            fmt::format("{:.0f} %", 100 * device.busy_fraction)});
     }
     if (!report.devices.empty() && report.memory_shared_bytes > 0) {
-      section.rows.push_back(
-          {"", "shared by all", "", bytes(report.memory_shared_bytes), ""});
+      section.rows.push_back({"", "shared by all", "",
+                              bytes_text(report.memory_shared_bytes), ""});
     }
   }
   return section;
@@ -86,8 +80,7 @@ Section device_section(const Comparison& comparison) {
 
 Section phase_section(const Comparison& comparison, int bar_width) {
   Section section{.title = "Where the time of a step goes",
-                  .header = {"Phase"},
-                  .rows = {}};
+                  .header = {"Phase"}};
   std::vector<const ComparedRun*> runs;
   for (const auto& run : comparison.runs) {
     if (!has_phases(run)) continue;
@@ -118,8 +111,7 @@ Section phase_section(const Comparison& comparison, int bar_width) {
 }
 
 Section ratio_section(const Comparison& comparison) {
-  Section section{
-      .title = "Times as fast as PyTorch", .header = {"Set up"}, .rows = {}};
+  Section section{.title = "Times as fast as PyTorch", .header = {"Set up"}};
   for (const auto& other : comparison.runs) {
     if (other.engine == kPyTorch) section.header.push_back(other.label());
   }

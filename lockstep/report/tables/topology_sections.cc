@@ -28,8 +28,7 @@ constexpr Quantity kQuantities[] = {
 }  // namespace
 
 Section matrix_section(const inspect::Topology& topology) {
-  Section section{
-      .title = "How devices are connected", .header = {""}, .rows = {}};
+  Section section{.title = "How devices are connected", .header = {""}};
   for (const auto& device : topology.devices) {
     section.header.push_back(device.name);
   }
