@@ -20,6 +20,16 @@ struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string found{};
   std::string fix{};  ///< how to fix it; empty if all is well
+
+  /// Set the verdict and the fix.
+  void warn(const std::string& how_to_fix) {
+    verdict = Verdict::kWarn;
+    fix = how_to_fix;
+  }
+  void fail(const std::string& how_to_fix) {
+    verdict = Verdict::kFail;
+    fix = how_to_fix;
+  }
 };
 
 /// Judges every fact, in the order in which the findings are shown.
