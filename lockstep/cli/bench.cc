@@ -41,25 +41,14 @@ struct BenchFlags {
   std::string json;
 };
 
-at::ScalarType to_type(const std::string& name) {
-  return name == "float64"    ? torch::kFloat64
-         : name == "float16"  ? torch::kFloat16
-         : name == "bfloat16" ? torch::kBFloat16
-         : name == "int32"    ? torch::kInt32
-         : name == "int64"    ? torch::kInt64
-         : name == "uint8"    ? torch::kUInt8
-                              : torch::kFloat32;
-}
-
 CollectiveBenchOptions to_options(const BenchFlags& flags) {
   const auto has = [&](const char* name) {
-    return std::find(flags.backends.begin(), flags.backends.end(), name) !=
-           flags.backends.end();
+    return std::ranges::count(flags.backends, name) > 0;
   };
   CollectiveBenchOptions options;
   options.collective = report::parse_collective(flags.collective);
   options.sizes = parse_sizes(flags.sizes, flags.factor);
-  options.type = to_type(flags.type);
+  options.type = c10::getStringToDtypeMap().at(flags.type);
   options.with_shm = has("shm");
   options.with_tcp = has("tcp") || has("gloo");
   options.with_pytorch = flags.with_pytorch;
@@ -77,21 +66,20 @@ int columns_of_output() {
 }
 
 // Runs the benchmark. Rank 0 prints each size as soon as it is measured.
-CollectiveReport measure(const BenchFlags& flags,
-                         const CollectiveBenchOptions& options, bool prints) {
-  CollectiveReport shown{.collective = options.collective,
-                         .type = flags.type,
-                         .ranks = read_environment().world_size,
-                         .is_checked = options.checks_data,
-                         .sizes = {}};
-  if (prints) fmt::print("{}", header_text(shown, columns_of_output()));
-  auto result = report::run_collective_bench(
-      options, [&](const report::CollectiveSize& size) {
-        if (prints) fmt::print("{}", to_text(shown, size, columns_of_output()));
+CollectiveReport measure(const CollectiveBenchOptions& options, bool prints) {
+  if (prints) {
+    fmt::print("{}",
+               header_text(options.collective, read_environment().world_size,
+                           columns_of_output()));
+  }
+  return report::run_collective_bench(
+      options, [&](const CollectiveReport& report) {
+        if (prints) {
+          fmt::print("{}",
+                     to_text(report, report.sizes.back(), columns_of_output()));
+        }
         std::fflush(stdout);
       });
-  result.type = flags.type;
-  return result;
 }
 
 void run(const BenchFlags& flags) {
@@ -99,7 +87,7 @@ void run(const BenchFlags& flags) {
   if (!flags.json.empty()) const AtomicFile writable(flags.json);
   if (!is_rank()) start_ranks(flags.nproc);
   const bool prints = read_environment().rank == 0;
-  const CollectiveReport result = measure(flags, options, prints);
+  const CollectiveReport result = measure(options, prints);
   if (prints) {
     fmt::print("{}", summary_text(result, columns_of_output()));
     std::fflush(stdout);

@@ -242,14 +242,14 @@ int64_t CollectiveReport::wrong() const {
 
 CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
-    const std::function<void(const CollectiveSize&)>& on_size) {
+    const std::function<void(const CollectiveReport&)>& on_size) {
   const torch::NoGradGuard no_grad;
   const Ways ways(options);
-  CollectiveReport report{.collective = options.collective,
-                          .type = c10::toString(options.type),
-                          .ranks = ways.control().size(),
-                          .is_checked = options.checks_data,
-                          .sizes = {}};
+  CollectiveReport report{
+      .collective = options.collective,
+      .type = std::string(c10::getDtypeNames(options.type).first),
+      .ranks = ways.control().size(),
+      .is_checked = options.checks_data};
   for (const int64_t bytes : options.sizes) {
     SizeBench bench(options, ways, bytes);
     const int64_t rounds =
@@ -258,7 +258,7 @@ CollectiveReport run_collective_bench(
     for (int64_t i = 0; i < rounds; ++i) bench.round(true);
     report.sizes.push_back(
         bench.result(bus_factor(options.collective, report.ranks)));
-    on_size(report.sizes.back());
+    on_size(report);
   }
   return report;
 }

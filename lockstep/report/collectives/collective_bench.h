@@ -56,17 +56,18 @@ struct CollectiveReport {
   std::string type;
   int ranks = 0;
   bool is_checked = true;
-  std::vector<CollectiveSize> sizes;
+  std::vector<CollectiveSize> sizes{};
 
   int64_t wrong() const;
 };
 
 /// Runs the benchmark. Every rank of a job with at least 2 ranks calls it (see
 /// init()). Each round runs every way once, so that a disturbance of the host
-/// affects all of them. `on_size` is called when a size is done.
+/// affects all of them. `on_size` is called when a size is done, the last one
+/// of the report so far.
 CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
-    const std::function<void(const CollectiveSize&)>& on_size);
+    const std::function<void(const CollectiveReport&)>& on_size);
 
 /// Returns the speed of the resident sum as a share of the ceiling. An in-place
 /// sum of n resident buffers must read and write each element n times, just as

@@ -50,11 +50,11 @@ std::string paragraph(const std::string& text, int width) {
 
 }  // namespace
 
-std::string header_text(const CollectiveReport& report, int width) {
+std::string header_text(Collective collective, int ranks, int width) {
   const std::string head = paragraph(
       fmt::format("{} of {}; time: median of the slowest rank; GB/s of 10^9 "
                   "bytes",
-                  name_of(report.collective), counted(report.ranks, "rank")),
+                  name_of(collective), counted(ranks, "rank")),
       width);
   if (width < kWholeTable) return head + "\n";
   return head + "\n" +

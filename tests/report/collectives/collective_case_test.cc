@@ -91,9 +91,9 @@ TEST(CollectiveText, FitsTerminalsOfAnyWidth) {
   const CollectiveReport report{
       .type = "bfloat16", .ranks = 2, .sizes = {size}};
   for (const int width : {40, 60, 78, 79, 80, 120}) {
-    const std::string text = header_text(report, width) +
-                             to_text(report, size, width) +
-                             summary_text(report, width);
+    const std::string text =
+        header_text(report.collective, report.ranks, width) +
+        to_text(report, size, width) + summary_text(report, width);
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       EXPECT_LE(display_width(line), static_cast<size_t>(width)) << line;
