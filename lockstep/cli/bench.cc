@@ -13,6 +13,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/report/collectives/collective_bench.h"
@@ -104,14 +105,10 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
   app.add_option("--sizes", flags.sizes,
                  "bytes of a message, from:to, with K, M or G (--sizes 1M:1G)")
       ->type_name("A:B");
-  app.add_option("--factor", flags.factor,
-                 "each size over the one before (--factor 2)")
-      ->type_name("N")
-      ->check(whole_number(2, 1'000'000));
-  app.add_option("--nproc", flags.nproc,
-                 "ranks to start, unless a launcher did (--nproc 4)")
-      ->type_name("N")
-      ->check(whole_number(2, 40));
+  add_count(app, "--factor", flags.factor, {2, 1'000'000},
+            "each size over the one before (--factor 2)");
+  add_count(app, "--nproc", flags.nproc, {2, 40},
+            "ranks to start, unless a launcher did (--nproc 4)");
   app.add_option("--backend", flags.backends,
                  "backends to time: shm, tcp (--backend shm)")
       ->type_name("A,B")
@@ -120,19 +117,15 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
       ->check(backend_name({"shm", "tcp"}));
   app.add_flag("--pytorch", flags.with_pytorch,
                "also time torch.distributed over Gloo, in Python processes");
-  app.add_option("--dtype", flags.type, "of the elements (--dtype bfloat16)")
-      ->type_name("NAME")
-      ->check(one_of({"float32", "float64", "float16", "bfloat16", "int32",
-                      "int64", "uint8"}));
-  app.add_option("--iters", flags.iterations,
-                 "timed rounds of a size (--iters 100)")
-      ->type_name("N")
-      ->default_str("20; 5 above 32M")
-      ->check(whole_number(1, 1'000'000));
-  app.add_option("--warmup", flags.warmup,
-                 "rounds before them, not timed (--warmup 0)")
-      ->type_name("N")
-      ->check(whole_number(0, 1'000'000));
+  add_choice(
+      app, "--dtype", flags.type,
+      {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"},
+      "of the elements (--dtype bfloat16)");
+  add_count(app, "--iters", flags.iterations, {1, 1'000'000},
+            "timed rounds of a size (--iters 100)")
+      ->default_str("20; 5 above 32M");
+  add_count(app, "--warmup", flags.warmup, {0, 1'000'000},
+            "rounds before them, not timed (--warmup 0)");
   app.add_option("--resident", flags.resident,
                  "allreduce, shm: also time buffers in shared memory, which "
                  "needs no copies (--resident off)")
@@ -151,19 +144,14 @@ void add_bench(CLI::App& app) {
   auto* command = add_command(
       app, "bench", "Time collectives, in nccl-tests' columns, and check them");
   auto flags = std::make_shared<BenchFlags>();
-  command
-      ->add_option("collective", flags->collective,
-                   "allreduce, allgather, reduce-scatter, broadcast or "
-                   "alltoall")
-      ->required()
-      ->type_name("NAME")
-      ->check(one_of(report::collective_names()));
+  add_choice(*command, "collective", flags->collective,
+             report::collective_names(),
+             "allreduce, allgather, reduce-scatter, broadcast or "
+             "alltoall")
+      ->required();
   add_measurement_options(*command, *flags);
-  command
-      ->add_option("--json", flags->json,
-                   "write the figures here too (--json bench.json)")
-      ->type_name("PATH")
-      ->default_str("none");
+  add_path(*command, "--json", flags->json,
+           "write the figures here too (--json bench.json)");
   command->footer(
       "Every round uses each backend once, one after the other. Sizes, algbw\n"
       "and busbw are counted as nccl-tests count them. --pytorch\n"

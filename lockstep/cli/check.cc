@@ -12,8 +12,8 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/report/doctor/self_test.h"
@@ -111,11 +111,8 @@ void add_check(CLI::App& app) {
                   "Check that copies between devices arrive as they were sent");
   auto flags = std::make_shared<CheckFlags>();
   add_device_options(*command, flags->devices, "all");
-  command
-      ->add_option("--rounds", flags->rounds,
-                   "times that each copy is made, with other bytes in each")
-      ->type_name("N")
-      ->check(whole_number(1, 1'000'000));
+  add_count(*command, "--rounds", flags->rounds, {1, 1'000'000},
+            "times that each copy is made, with other bytes in each");
   add_number(*command, "--timeout", flags->timeout_s,
              "seconds after which a copy counts as hanging")
       ->type_name("S")
@@ -125,12 +122,9 @@ void add_check(CLI::App& app) {
       "test the whole installation: the machine, links, collectives, and that "
       "a few steps of training are the same on one device, with dp and with "
       "ddp [no]");
-  command
-      ->add_option("--report", flags->report,
-                   "with --full: write all that was seen here, as JSON, to "
-                   "attach it to a report of a fault")
-      ->type_name("PATH")
-      ->default_str("none")
+  add_path(*command, "--report", flags->report,
+           "with --full: write all that was seen here, as JSON, to "
+           "attach it to a report of a fault")
       ->needs(full);
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(

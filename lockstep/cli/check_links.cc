@@ -8,8 +8,8 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_check.h"
 #include "lockstep/device/memory.h"

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 
@@ -247,10 +248,9 @@ void add_completion(CLI::App& app) {
   auto* command = add_command(
       app, "completion", "Print a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();
-  command->add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->type_name("NAME")
-      ->check(one_of({"bash", "zsh", "fish"}));
+  add_choice(*command, "shell", *shell, {"bash", "zsh", "fish"},
+             "bash, zsh or fish")
+      ->required();
   command->footer(
       "To try it: source <(lockstep completion bash). The first lines of the "
       "script say\nhow to install it.");

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/models/model_settings.h"
@@ -25,7 +26,7 @@ namespace {
 struct EvalFlags {
   DataFlags data;
   DeviceFlags devices;
-  MemoryFormatFlags memory_format;
+  std::string channels_last = "auto";
   std::string checkpoint;
   std::optional<int64_t> batch_size;
   int workers = 1;
@@ -168,7 +169,7 @@ void run(const EvalFlags& flags) {
   check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
   options.channels_last = use_channels_last(
-      flags.memory_format, models::spec_from_settings(info.model),
+      flags.channels_last, models::spec_from_settings(info.model),
       options.devices);
   const auto report = tasks::evaluate_checkpoint(options);
   flags.as_json ? print_json(report) : print_text(report, options.data);
@@ -181,27 +182,15 @@ void add_eval(CLI::App& app) {
                               "Evaluate a checkpoint on data that it was not "
                               "trained on");
   auto flags = std::make_shared<EvalFlags>();
-  command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
-      ->type_name("DIR")
-      ->default_str("none: must be given");
+  add_checkpoint_option(*command, flags->checkpoint);
   add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
-  add_memory_format_option(*command, flags->memory_format);
-  command
-      ->add_option("--batch-size", flags->batch_size,
-                   "samples of a batch, over all devices")
-      ->type_name("N")
-      ->default_str("250; language models: 64")
-      ->check(whole_number(1));
-  command
-      ->add_option("--workers", flags->workers,
-                   "threads that prepare batches; 0: none beside the trainer")
-      ->type_name("N")
-      ->check(whole_number(0, 256));
+  add_channels_last_option(*command, flags->channels_last);
+  add_count(*command, "--batch-size", flags->batch_size, {1},
+            "samples of a batch, over all devices")
+      ->default_str("250; language models: 64");
+  add_count(*command, "--workers", flags->workers, {0, 256},
+            "threads that prepare batches; 0: none beside the trainer");
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->callback([flags] { run(*flags); });
 }

@@ -12,6 +12,8 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/data/text/bpe_model.h"
@@ -161,18 +163,11 @@ void add_export(CLI::App& app) {
   auto* command = add_command(
       app, "export", "Write a checkpoint for transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
-  command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
-      ->type_name("DIR")
-      ->default_str("none: must be given");
-  command
-      ->add_option("--out-dir", flags->out_dir,
-                   "a new folder: for from_pretrained() of transformers or "
-                   "load_state_dict() of torchvision, or for --init-from")
-      ->type_name("DIR")
+  add_checkpoint_option(*command, flags->checkpoint);
+  add_path(*command, "--out-dir", flags->out_dir,
+           "a new folder: for from_pretrained() of transformers or "
+           "load_state_dict() of torchvision, or for --init-from",
+           "DIR")
       ->default_str("none: must be given");
   command->callback([flags] { run(*flags); });
 }

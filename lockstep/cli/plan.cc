@@ -10,8 +10,8 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/measurement/memory_plan.h"
@@ -207,19 +207,14 @@ void add_plan(CLI::App& app) {
       add_command(app, "plan", "Tell what memory a training run would take");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
-  command
-      ->add_option("--init-from", flags->init_from,
-                   "a folder of Hugging Face's, a checkpoint or the --out-dir "
-                   "of a run: plan for its model")
-      ->type_name("DIR")
-      ->default_str("none")
+  add_path(*command, "--init-from", flags->init_from,
+           "a folder of Hugging Face's, a checkpoint or the --out-dir "
+           "of a run: plan for its model",
+           "DIR")
       ->excludes(command->get_option("--model"));
-  command
-      ->add_option("--strategy", flags->strategy,
-                   "single, dp or ddp: how it would be trained")
-      ->type_name("NAME")
-      ->default_str("single; several --devices: dp; --between-hosts: ddp")
-      ->check(one_of({"single", "dp", "ddp"}));
+  add_choice(*command, "--strategy", flags->strategy, {"single", "dp", "ddp"},
+             "single, dp or ddp: how it would be trained")
+      ->default_str("single; several --devices: dp; --between-hosts: ddp");
   command
       ->add_option("--devices", flags->devices,
                    "how many; they need not be there")
@@ -227,32 +222,20 @@ void add_plan(CLI::App& app) {
   command->add_flag("--between-hosts", flags->between_hosts,
                     "ddp: each rank on another host, with all parameters and "
                     "optimizer state of its own [no]");
-  command
-      ->add_option("--zero", flags->zero,
-                   "ddp between hosts: 1 cuts the optimizer's state over the "
-                   "ranks, 2 the gradients, too")
-      ->type_name("N")
-      ->check(whole_number(0, 2));
-  command
-      ->add_option("--batch-size", flags->train.batch_size(),
-                   "samples of a step, over all devices")
-      ->type_name("N")
-      ->check(whole_number(1));
-  command
-      ->add_option("--accumulate", flags->train.accumulate(),
-                   "micro-batches of each device")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
-  command->add_option("--precision", flags->precision, "fp32, bf16 or fp16")
-      ->type_name("NAME")
-      ->check(one_of(train::precision_names()));
-  command->add_option("--optimizer", flags->optimizer, "sgd or adamw")
-      ->type_name("NAME")
-      ->default_str("sgd; language models: adamw")
-      ->check(one_of({"sgd", "adamw"}));
+  add_count(*command, "--zero", flags->zero, {0, 2},
+            "ddp between hosts: 1 cuts the optimizer's state over the "
+            "ranks, 2 the gradients, too");
+  add_count(*command, "--batch-size", flags->train.batch_size(), {1},
+            "samples of a step, over all devices");
+  add_count(*command, "--accumulate", flags->train.accumulate(), {1, 4096},
+            "micro-batches of each device");
+  add_choice(*command, "--precision", flags->precision,
+             train::precision_names(), "fp32, bf16 or fp16");
+  add_choice(*command, "--optimizer", flags->optimizer, {"sgd", "adamw"},
+             "sgd or adamw")
+      ->default_str("sgd; language models: adamw");
   add_number(*command, "--memory", flags->memory_gib,
              "GiB that there are, for all devices")
-      ->type_name("X")
       ->default_str("what this host has available")
       ->check(number(0));
   command->add_flag("--json", flags->as_json, "print JSON [no]");

@@ -6,6 +6,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/report/comparison/comparison.h"
@@ -112,24 +113,19 @@ void add_report(CLI::App& app) {
                    "runs of different work have no speed-up between them")
       ->type_name("RUN ...")
       ->required();
-  const auto add = [&](const char* name, std::string& path, const char* help,
-                       const char* type, const char* default_text) {
-    command->add_option(name, path, help)
-        ->type_name(type)
-        ->default_str(default_text)
-        ->group("Output");
-  };
-  add("--html", flags->html,
-      "write a page here: tables, charts, topology, environment, commands",
-      "PATH", "report.html; none with another output");
-  add("--tensorboard", flags->tensorboard,
-      "folder for TensorBoard's event files; several runs: a folder in it "
-      "for each",
-      "DIR", "none");
-  add("--trace", flags->trace,
-      "write the time line of a typical step here: for Perfetto "
-      "(ui.perfetto.dev)",
-      "PATH", "none");
+  add_path(*command, "--html", flags->html,
+           "write a page here: tables, charts, topology, environment, commands")
+      ->default_str("report.html; none with another output")
+      ->group("Output");
+  add_path(*command, "--tensorboard", flags->tensorboard,
+           "folder for TensorBoard's event files; several runs: a folder in it "
+           "for each",
+           "DIR")
+      ->group("Output");
+  add_path(*command, "--trace", flags->trace,
+           "write the time line of a typical step here: for Perfetto "
+           "(ui.perfetto.dev)")
+      ->group("Output");
   command->footer(
       "Example:\n"
       "  lockstep report runs/single runs/dp --html report.html");

@@ -21,7 +21,7 @@ namespace {
 struct StepTimeFlags {
   ModelFlags model;
   DeviceFlags devices;
-  MemoryFormatFlags memory_format{.channels_last = "off"};
+  std::string channels_last = "off";
   report::Work work;
   int64_t shards = 0;
   std::string strategy = "single";
@@ -52,7 +52,7 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   } else {
     run.task = tasks::ImageOptions{
         .model = to_model_spec(flags.model),
-        .channels_last = to_channels_last(flags.memory_format),
+        .channels_last = to_channels_last(flags.channels_last),
         .optimizer = {.lr = 1e-3,
                       .momentum = 0.9,
                       .weight_decay = 0,
@@ -91,7 +91,7 @@ void add_step_time(CLI::App& app) {
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->work.precision);
   add_device_options(*command, flags->devices, "all");
-  add_memory_format_option(*command, flags->memory_format);
+  add_channels_last_option(*command, flags->channels_last);
   command->add_option("--strategy", flags->strategy, "how to train")
       ->check(one_of(report::compared_strategies()));
   add_rank_options(*command, flags->ranks);

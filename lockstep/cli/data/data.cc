@@ -16,6 +16,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/download/download_dataset.h"
@@ -174,12 +175,9 @@ void add_data(CLI::App& app) {
   for (const auto& dataset : download::datasets()) {
     names.push_back(dataset.name);
   }
-  command
-      ->add_option("name", flags->name,
-                   fmt::format("{}", fmt::join(names, ", ")))
-      ->type_name("NAME")
-      ->required()
-      ->check(one_of(names));
+  add_choice(*command, "name", flags->name, names,
+             fmt::format("{}", fmt::join(names, ", ")))
+      ->required();
   command
       ->add_option("--dir", flags->options.dir,
                    "folder for its files; made if it is not there")

@@ -2,7 +2,7 @@
 
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
-#include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/add_option.h"
 
 namespace lockstep::cli {
 namespace {
