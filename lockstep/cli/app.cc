@@ -12,27 +12,14 @@ namespace {
 int run_any_command() {
   CLI::App app;
   set_up(app);
-  add_train(app);
-  add_eval(app);
-  add_generate(app);
-  add_export(app);
-  add_plan(app);
-  add_run(app);
-  add_compare(app);
-  add_step_time(app);
-  add_report(app);
-  add_bench(app);
-  add_split(app);
-  add_top(app);
-  add_data(app);
-  add_tokenize(app);
-  add_doctor(app);
-  add_topo(app);
-  add_check(app);
-  add_check_links(app);
-  add_completion(app);
-  add_man(app);
-  add_help(app);
+  // In the order of the help.
+  for (const auto add :
+       {add_train, add_eval, add_generate, add_export, add_plan, add_run,
+        add_compare, add_step_time, add_report, add_bench, add_split, add_top,
+        add_data, add_tokenize, add_doctor, add_topo, add_check,
+        add_check_links, add_completion, add_man, add_help}) {
+    add(app);
+  }
   return parse_and_run(app);
 }
 

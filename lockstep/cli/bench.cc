@@ -31,7 +31,7 @@ struct BenchFlags {
   std::string collective;
   std::string sizes = "4K:256M";
   int64_t factor = 4;
-  int nproc = 2;
+  size_t nproc = 2;
   std::vector<std::string> backends{"shm", "tcp"};
   std::string type = "float32";
   std::optional<int64_t> iterations;

@@ -111,7 +111,7 @@ void add_step_time(CLI::App& app) {
     // reason to continue.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (report::has_ranks(flags->strategy) && !is_rank()) {
-      start_ranks(flags->devices);
+      start_ranks(to_devices(flags->devices, "all").size());
     }
     // Called before the first tensor is created, so that all tensors are
     // charged to an account.

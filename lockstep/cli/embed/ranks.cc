@@ -69,13 +69,9 @@ bool is_rank() {
 
 bool is_own_rank() { return env(kOwnRankVariable).has_value(); }
 
-void start_ranks(const DeviceFlags& devices) {
-  start_ranks(static_cast<int>(to_devices(devices, "all").size()));
-}
-
-void start_ranks(int count) {
+void start_ranks(size_t count) {
   launch::RunOptions options;
-  options.workers = count;
+  options.workers = static_cast<int>(count);
   // Only rank 0 prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   options.is_stdout_raw = true;

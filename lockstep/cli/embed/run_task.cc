@@ -136,7 +136,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
   if (options.strategy() == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
-      start_ranks(static_cast<int>(devices_of(flags).size()));
+      start_ranks(devices_of(flags).size());
     }
     join_ranks(flags.ranks, flags.devices, options, context);
     if (flags.is_verbose) {

@@ -52,10 +52,7 @@ int main(int argc, char** argv) {
     if (needs_torch()) become_whole_program(argv);
     CLI::App app;
     set_up(app);
-    add_run(app);
-    add_split(app);
-    add_top(app);
-    add_data(app);
+    for (const auto add : {add_run, add_split, add_top, add_data}) add(app);
     return parse_and_run(app);
   });
 }
