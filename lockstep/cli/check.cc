@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
@@ -66,11 +66,7 @@ void check_installation(const CheckFlags& flags) {
       });
   const std::string details = test.details.dump(
       2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  if (!flags.report.empty()) {
-    AtomicFile file(flags.report);
-    file.write(details + '\n');
-    file.commit();
-  }
+  if (!flags.report.empty()) write_atomically(flags.report, details + '\n');
   if (flags.as_json) fmt::print("{}\n", details);
   if (!test.is_ok()) throw CLI::RuntimeError(kExitFailed);
 }

@@ -14,6 +14,7 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
@@ -164,13 +165,6 @@ void check_outputs(const CompareFlags& flags) {
   }
 }
 
-void write(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 // Compared runs may have been measured on another machine.
 report::PageFacts page_facts(const CompareFlags& flags) {
   report::PageFacts facts{
@@ -209,8 +203,13 @@ void run(const CompareFlags& flags) {
   if (!flags.report.empty()) {
     train::write_json(flags.report, report::to_json(comparison));
   }
-  write(flags.html, report::to_html(comparison, page_facts(flags)));
-  write(flags.svg, report::picture(comparison));
+  if (!flags.html.empty()) {
+    write_atomically(flags.html,
+                     report::to_html(comparison, page_facts(flags)));
+  }
+  if (!flags.svg.empty()) {
+    write_atomically(flags.svg, report::picture(comparison));
+  }
 }
 
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/output.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
@@ -91,9 +92,7 @@ void run(ReportFlags flags) {
   const report::Comparison comparison =
       report::compare_run_files(paths, report::DifferentWork::kAllowed);
   if (!flags.html.empty()) {
-    AtomicFile file(flags.html);
-    file.write(report::to_html(comparison));
-    file.commit();
+    write_atomically(flags.html, report::to_html(comparison));
     fmt::print("{}\n", flags.html);
   }
   write_tensorboard(flags, comparison);

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
@@ -102,9 +102,7 @@ void show(const TopoFlags& flags) {
     if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
   }
   if (!flags.html.empty()) {
-    AtomicFile file(flags.html);
-    file.write(topology_page(topology, speeds));
-    file.commit();
+    write_atomically(flags.html, topology_page(topology, speeds));
   }
   if (flags.as_json) {
     fmt::print("{}\n", to_json(topology, speeds).dump(2));

@@ -22,6 +22,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/input_file.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 
@@ -220,9 +221,7 @@ void unpack_file(const RemoteDataset& dataset, const RemoteFile& file,
   for (const auto& [name, digest] : digests) {
     text += fmt::format("{}  {}\n", digest, name);
   }
-  AtomicFile record(record_path(dataset, dir));
-  record.write(text);
-  record.commit();
+  write_atomically(record_path(dataset, dir), text);
   if (removes_archive) fs::remove(archive);
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/printable_ascii.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
@@ -340,9 +341,7 @@ class Fetch {
       version = header("Last-Modified");
     }
     if (version.empty() || shown(version) != version) return;
-    AtomicFile file(version_path(path_));
-    file.write(version);
-    file.commit();
+    write_atomically(version_path(path_), version);
   }
 
   [[noreturn]] void refuse_file(const char* what) const {

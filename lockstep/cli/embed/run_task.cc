@@ -92,9 +92,7 @@ void write_config(const RunFlags& flags) {
   const std::string& folder = flags.options.out_dir();
   if (folder.empty()) return;
   make_directories(folder);
-  AtomicFile file(folder + "/config.json");
-  file.write(config_of(*flags.app));
-  file.commit();
+  write_atomically(folder + "/config.json", config_of(*flags.app));
 }
 
 // Checks for errors that every rank would report, so that they are reported
