@@ -33,23 +33,33 @@ struct EvalFlags {
   bool as_json = false;
 };
 
-// The name of a folder need not be valid UTF-8.
-constexpr auto kReplaceOtherThanUtf8 =
-    nlohmann::ordered_json::error_handler_t::replace;
+using Json = nlohmann::ordered_json;
 
-void print_json(const tasks::EvalReport& report) {
-  const nlohmann::ordered_json object = {
-      {"checkpoint", report.checkpoint},
-      {"model", report.info.model.at("name")},
-      {"step", report.info.step},
-      {"test",
-       {{"loss", report.test.metrics.at("loss")},
-        {"accuracy", report.test.metrics.at("accuracy")},
-        {"samples", report.test.samples}}},
-      {"total_time_s", report.seconds},
-      {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n",
-             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
+Json figures_of(const tasks::EvalReport& report) {
+  return {{"loss", report.test.metrics.at("loss")},
+          {"accuracy", report.test.metrics.at("accuracy")},
+          {"samples", report.test.samples}};
+}
+
+Json figures_of(const tasks::TextEvalReport& report) {
+  const double loss = report.test.metrics.at("loss");
+  return {{"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"samples", report.test.samples},
+          {"tokens", report.tokens}};
+}
+
+template <class Report>
+void print_json(const Report& report) {
+  const Json object = {{"checkpoint", report.checkpoint},
+                       {"model", report.info.model.at("name")},
+                       {"step", report.info.step},
+                       {"test", figures_of(report)},
+                       {"total_time_s", report.seconds},
+                       {"parameter_sha256", report.info.parameter_sha256}};
+  // The name of a folder need not be valid UTF-8.
+  fmt::print("{}\n", object.dump(2, ' ', /*ensure_ascii=*/true,
+                                 Json::error_handler_t::replace));
 }
 
 void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
@@ -59,23 +69,6 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
   fmt::print("Test Loss: {}\nTest Acc: {:.4f}%\nSamples: {}\n",
              format_number(report.test.metrics.at("loss")),
              100 * report.test.metrics.at("accuracy"), report.test.samples);
-}
-
-void print_json(const tasks::TextEvalReport& report) {
-  const double loss = report.test.metrics.at("loss");
-  const nlohmann::ordered_json object = {
-      {"checkpoint", report.checkpoint},
-      {"model", report.info.model.at("name")},
-      {"step", report.info.step},
-      {"test",
-       {{"loss", loss},
-        {"perplexity", std::exp(loss)},
-        {"samples", report.test.samples},
-        {"tokens", report.tokens}}},
-      {"total_time_s", report.seconds},
-      {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n",
-             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
 }
 
 void print_text(const tasks::TextEvalReport& report,
@@ -92,7 +85,7 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
   const auto found = info.model.find("name");
   const std::string name = found == info.model.end() ? "" : found->second;
   auto known = models::names();
-  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  if (std::ranges::count(known, name) > 0) return;
   known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
