@@ -1,5 +1,4 @@
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 #include <sys/prctl.h>
 #include <unistd.h>

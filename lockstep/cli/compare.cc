@@ -13,7 +13,6 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/json.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"

@@ -1,6 +1,5 @@
 #include "lockstep/cli/completion.h"
 
-#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>

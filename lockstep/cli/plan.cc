@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
-#include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_options.h"

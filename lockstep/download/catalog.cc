@@ -1,8 +1,5 @@
 #include "lockstep/download/catalog.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-
 namespace lockstep::download {
 namespace {
 
@@ -61,18 +58,6 @@ const std::vector<RemoteDataset>& datasets() {
                  {"t10k-labels-idx1-ubyte.gz", 5'148,
                   "bb300cfdad3c16e7a12a480ee83cd310"}}}};
   return all;
-}
-
-const RemoteDataset& find_dataset(const std::string& name) {
-  std::vector<std::string> names;
-  for (const RemoteDataset& dataset : datasets()) {
-    if (dataset.name == name) return dataset;
-    names.push_back(dataset.name);
-  }
-  throw InvalidArgument(
-      "data", {.code = ErrorCode::kUnknownName,
-               .what = "there is no dataset '" + name + "' to download",
-               .fix = did_you_mean(name, names)});
 }
 
 }  // namespace lockstep::download

@@ -34,8 +34,4 @@ struct RemoteDataset {
 /// Returns the datasets cifar10, cifar100, mnist and fashion-mnist.
 const std::vector<RemoteDataset>& datasets();
 
-/// Returns the dataset `name`. Throws InvalidArgument for an unknown name,
-/// suggesting the nearest.
-const RemoteDataset& find_dataset(const std::string& name);
-
 }  // namespace lockstep::download

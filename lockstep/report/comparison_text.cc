@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/axis.h"
 #include "lockstep/report/comparison_text.h"

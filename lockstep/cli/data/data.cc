@@ -139,8 +139,10 @@ void get(const DataCommandFlags& flags) {
   options.fetch.stop = [] { return InterruptScope::signal() != 0; };
   const InterruptScope interrupts;
   try {
-    const auto outcome =
-        download::download_dataset(download::find_dataset(flags.name), options);
+    // The option accepts only the names of datasets.
+    const auto dataset = std::ranges::find(download::datasets(), flags.name,
+                                           &download::RemoteDataset::name);
+    const auto outcome = download::download_dataset(*dataset, options);
     progress.end();
     fmt::print("{} {} in {}\nlockstep train --data {} --data-dir {}\n",
                flags.name,

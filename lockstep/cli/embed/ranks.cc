@@ -10,7 +10,6 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"

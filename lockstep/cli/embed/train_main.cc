@@ -7,10 +7,8 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/version.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/cli/start/usage.h"
 #include "lockstep/train/run/run_training.h"
 #include "lockstep/train/run/trainer_task.h"
 

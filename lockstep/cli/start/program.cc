@@ -14,7 +14,6 @@
 #include "lockstep/base/output.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/version.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/usage.h"

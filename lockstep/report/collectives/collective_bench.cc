@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <utility>
-
-#include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <optional>
 #include <poll.h>
 #include <unistd.h>
 

@@ -12,7 +12,6 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
-#include "lockstep/models/model.h"
 #include "lockstep/train/options.h"
 
 namespace lockstep::report {

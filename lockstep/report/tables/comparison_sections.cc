@@ -1,7 +1,5 @@
 #include "lockstep/report/tables/comparison_sections.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "lockstep/base/table.h"
