@@ -14,7 +14,6 @@
 #include "lockstep/cli/start/program.h"
 #include "lockstep/tasks/images/train_images.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {
 namespace {
@@ -240,11 +239,7 @@ void run(const TrainFlags& flags) {
         images.data.name == "synthetic" ? "built-in images" : images.data.name;
     task = std::make_shared<tasks::ImageTask>(images);
   }
-  run_task(flags.run, fmt::format("training {} on {}", model, data),
-           [&](const train::TrainOptions& options,
-               const train::RunContext& context) {
-             return train::run_training(*task, options, context);
-           });
+  run_task(flags.run, fmt::format("training {} on {}", model, data), *task);
 }
 
 }  // namespace

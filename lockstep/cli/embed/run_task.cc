@@ -117,7 +117,7 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 }  // namespace
 
 void run_task(const RunFlags& flags, const std::string& beginning,
-              const TrainFunction& train) {
+              train::Task& task) {
   TrainOptions options = to_train_options(flags);
   options.strategy(strategy_of(flags));
   train::check_options(options);
@@ -142,7 +142,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
     }
   }
   const InterruptScope interrupts;
-  const auto report = train(options, context);
+  const auto report = train::run_training(task, options, context);
   if (context.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;

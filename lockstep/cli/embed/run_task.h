@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "lockstep/cli/embed/run_options.h"
@@ -8,16 +7,12 @@
 
 namespace lockstep::cli {
 
-/// Trains with the given options, as run_training() does.
-using TrainFunction = std::function<train::RunReport(
-    const train::TrainOptions& options, const train::RunContext& context)>;
-
-/// Calls `train` as the command line says: in this process, in a process for
+/// Trains `task` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.
 /// The first line of output starts with `beginning`. If the run was
 /// stopped or processes were started, throws CLI::RuntimeError with the exit
 /// code.
 void run_task(const RunFlags& flags, const std::string& beginning,
-              const TrainFunction& train);
+              train::Task& task);
 
 }  // namespace lockstep::cli

@@ -9,7 +9,6 @@
 #include "lockstep/base/version.h"
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/train/run/run_training.h"
 #include "lockstep/train/run/trainer_task.h"
 
 namespace lockstep {
@@ -27,13 +26,7 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
       "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
   cli::RunFlags flags = cli::flags_with(defaults);
   cli::add_run_options(app, flags);
-  app.callback([&] {
-    cli::run_task(flags, "training " + model,
-                  [&](const train::TrainOptions& options,
-                      const train::RunContext& context) {
-                    return train::run_training(task, options, context);
-                  });
-  });
+  app.callback([&] { cli::run_task(flags, "training " + model, task); });
   return cli::parse_and_run(app);
 }
 
