@@ -34,29 +34,24 @@ struct BenchFlags {
   size_t nproc = 2;
   std::vector<std::string> backends{"shm", "tcp"};
   std::string type = "float32";
-  std::optional<int64_t> iterations;
-  int64_t warmup = 3;
-  bool with_pytorch = false;
   std::string resident = "on";
   std::string check = "on";
   std::string json;
+  CollectiveBenchOptions options;  ///< numbers are bound to it directly
 };
 
 CollectiveBenchOptions to_options(const BenchFlags& flags) {
   const auto has = [&](const char* name) {
     return std::ranges::count(flags.backends, name) > 0;
   };
-  CollectiveBenchOptions options;
+  CollectiveBenchOptions options = flags.options;
   options.collective = report::parse_collective(flags.collective);
   options.sizes = parse_sizes(flags.sizes, flags.factor);
   options.type = c10::getStringToDtypeMap().at(flags.type);
   options.with_shm = has("shm");
   options.with_tcp = has("tcp") || has("gloo");
-  options.with_pytorch = flags.with_pytorch;
   options.with_resident = flags.resident == "on";
   options.checks_data = flags.check == "on";
-  options.iterations = flags.iterations;
-  options.warmup = flags.warmup;
   return options;
 }
 
@@ -115,16 +110,16 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
       ->delimiter(',')
       ->default_str("shm,tcp")
       ->check(backend_name({"shm", "tcp"}));
-  app.add_flag("--pytorch", flags.with_pytorch,
+  app.add_flag("--pytorch", flags.options.with_pytorch,
                "also time torch.distributed over Gloo, in Python processes");
   add_choice(
       app, "--dtype", flags.type,
       {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"},
       "of the elements (--dtype bfloat16)");
-  add_count(app, "--iters", flags.iterations, {1, 1'000'000},
+  add_count(app, "--iters", flags.options.iterations, {1, 1'000'000},
             "timed rounds of a size (--iters 100)")
       ->default_str("20; 5 above 32M");
-  add_count(app, "--warmup", flags.warmup, {0, 1'000'000},
+  add_count(app, "--warmup", flags.options.warmup, {0, 1'000'000},
             "rounds before them, not timed (--warmup 0)");
   app.add_option("--resident", flags.resident,
                  "allreduce, shm: also time buffers in shared memory, which "

@@ -166,15 +166,13 @@ void check_outputs(const CompareFlags& flags) {
 
 // Compared runs may have been measured on another machine.
 report::PageFacts page_facts(const CompareFlags& flags) {
-  report::PageFacts facts{
-      .command = command_line(), .environment = {}, .topology = {}};
+  report::PageFacts facts{.command = command_line()};
   if (!flags.runs.empty()) return facts;
   facts.environment = train::this_environment();
   try {
     facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
     // The page has no topology if the driver does not report it.
-    facts.topology.reset();
   }
   return facts;
 }

@@ -8,7 +8,6 @@
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/tasks/text/model_choice.h"
 
 namespace lockstep::cli {
 namespace {
@@ -72,18 +71,6 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
 bool is_language_model(const ModelFlags& flags) {
   const auto& names = models::language_names();
   return std::find(names.begin(), names.end(), flags.model) != names.end();
-}
-
-models::LanguageModelSpec to_language_model_spec(
-    const ModelFlags& flags, const LanguageModelFlags& language) {
-  const auto spec =
-      tasks::choose_model({.name = flags.model,
-                           .context = language.context,
-                           .dropout = language.dropout,
-                           .recomputes_activations = language.recompute},
-                          std::nullopt);
-  check_language_options(language, spec);
-  return spec;
 }
 
 void check_language_options(const LanguageModelFlags& language,

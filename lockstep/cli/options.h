@@ -39,8 +39,6 @@ struct LanguageModelFlags {
 void add_any_model_options(CLI::App& app, ModelFlags& flags,
                            LanguageModelFlags& language);
 bool is_language_model(const ModelFlags& flags);
-models::LanguageModelSpec to_language_model_spec(
-    const ModelFlags& flags, const LanguageModelFlags& language);
 /// Throws BadUsage for options that do not apply to `spec`.
 void check_language_options(const LanguageModelFlags& language,
                             const models::LanguageModelSpec& spec);

@@ -58,25 +58,31 @@ std::vector<Device> planned_devices(const std::string& text) {
   return all;
 }
 
-/// Returns the model of --init-from, if that is given.
-std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
-  if (flags.init_from.empty()) return std::nullopt;
-  const auto saved = tasks::find_saved_model(flags.init_from);
-  if (!saved) {
+/// Returns the language model of --init-from or --model, or nullopt for a model
+/// of images.
+std::optional<models::LanguageModelSpec> find_language_model(
+    const PlanFlags& flags) {
+  tasks::ModelChoice choice{.name = std::nullopt,
+                            .context = flags.language.context,
+                            .dropout = flags.language.dropout,
+                            .recomputes_activations = flags.language.recompute};
+  if (!flags.init_from.empty()) {
+    const auto saved = tasks::find_saved_model(flags.init_from);
+    if (saved) return tasks::choose_model(choice, saved);
     throw BadUsage(
         "[usage] --init-from needs a folder of Hugging Face's, a checkpoint or "
         "the --out-dir of a run of a language model, got " +
         flags.init_from);
   }
-  return tasks::choose_model(
-      {.context = flags.language.context,
-       .dropout = flags.language.dropout,
-       .recomputes_activations = flags.language.recompute},
-      saved);
+  if (!is_language_model(flags.model)) return std::nullopt;
+  choice.name = flags.model.model;
+  const auto spec = tasks::choose_model(choice, std::nullopt);
+  check_language_options(flags.language, spec);
+  return spec;
 }
 
 report::TimedRun to_run(const PlanFlags& flags) {
-  report::TimedRun run{.train = flags.train, .task = {}};
+  report::TimedRun run{.train = flags.train};
   run.train.devices(planned_devices(flags.devices));
   run.train.strategy(choose_strategy(flags.strategy, flags.between_hosts,
                                      run.train.devices().size()));
@@ -94,20 +100,16 @@ report::TimedRun to_run(const PlanFlags& flags) {
         "[usage] --zero cuts what ranks on several hosts hold: it needs "
         "--strategy ddp --between-hosts; devices of one host hold it once");
   }
-  const auto saved = find_model(flags);
-  const bool is_language = saved || is_language_model(flags.model);
-  const bool is_adamw =
-      flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
+  const auto language = find_language_model(flags);
+  const bool is_adamw = flags.optimizer.empty() ? language.has_value()
+                                                : flags.optimizer == "adamw";
   const tasks::OptimizerOptions optimizer{
       .optimizer =
           is_adamw ? tasks::OptimizerKind::kAdamW : tasks::OptimizerKind::kSgd,
       .lr = 1e-3};
-  if (is_language) {
+  if (language) {
     run.task = tasks::TextOptions{
-        .model = saved ? *saved
-                       : to_language_model_spec(flags.model, flags.language),
-        .data = {},
-        .optimizer = optimizer};
+        .model = *language, .data = {}, .optimizer = optimizer};
   } else {
     run.task = tasks::ImageOptions{.model = to_model_spec(flags.model),
                                    .data = {},
