@@ -41,8 +41,8 @@ void print_verdict(bool is_ok, const std::string& text) {
 void print_text(const std::vector<Link>& links,
                 const std::vector<LinkFinding>& findings) {
   for (const Link& link : links) {
-    const auto bad = std::find_if(
-        findings.begin(), findings.end(),
+    const auto bad = std::ranges::find_if(
+        findings,
         [&](const LinkFinding& finding) { return finding.copy.link == link; });
     const bool is_ok = bad == findings.end();
     print_verdict(is_ok, is_ok ? link.name() : bad->text());

@@ -70,7 +70,7 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
 
 bool is_language_model(const ModelFlags& flags) {
   const auto& names = models::language_names();
-  return std::find(names.begin(), names.end(), flags.model) != names.end();
+  return std::ranges::find(names, flags.model) != names.end();
 }
 
 void check_language_options(const LanguageModelFlags& language,

@@ -1,10 +1,10 @@
-#include <charconv>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_options.h"
@@ -41,19 +41,15 @@ struct PlanFlags {
 /// Parses the devices. A number means that many devices, which need not exist
 /// on this machine.
 std::vector<Device> planned_devices(const std::string& text) {
-  int count = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return devices(text);
-  }
-  if (count < 1 || count > kMaxSlices) {
+  const auto count = parse_number<int>(text);
+  if (!count) return devices(text);
+  if (*count < 1 || *count > kMaxSlices) {
     throw BadUsage(fmt::format("[usage] --devices takes 1 to {}, got {}",
                                kMaxSlices, text));
   }
   std::vector<Device> all;
-  for (int i = 0; i < count; ++i) {
-    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = count});
+  for (int i = 0; i < *count; ++i) {
+    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = *count});
   }
   return all;
 }

@@ -336,8 +336,8 @@ std::map<std::string, std::string> unpack(const std::string& archive,
   std::map<std::string, std::string> digests;
   while (archive_entry* entry = reader.next()) {
     const std::string path = path_of(reader, entry);
-    const auto member = std::find_if(
-        file.members.begin(), file.members.end(), [&](const Member& candidate) {
+    const auto member =
+        std::ranges::find_if(file.members, [&](const Member& candidate) {
           return path == file.folder + "/" + candidate.name;
         });
     if (member != file.members.end()) {

@@ -204,9 +204,8 @@ std::optional<Topology> nvml_topology(const std::vector<std::string>& uuids,
   const auto known = nvml.devices();
   std::vector<Handle> handles;
   for (const std::string& uuid : uuids) {
-    const auto found =
-        std::find_if(known.begin(), known.end(),
-                     [&](const auto& device) { return device.first == uuid; });
+    const auto found = std::ranges::find_if(
+        known, [&](const auto& device) { return device.first == uuid; });
     if (found == known.end()) {
       throw DeviceError(
           {.code = ErrorCode::kNoSuchDevice,

@@ -58,8 +58,7 @@ struct Column {
 };
 
 size_t kind_of(const Column& column, double column_s) {
-  const auto most =
-      std::max_element(column.filled_s.begin(), column.filled_s.end());
+  const auto most = std::ranges::max_element(column.filled_s);
   if (*most >= column_s / 2) {
     return static_cast<size_t>(most - column.filled_s.begin());
   }

@@ -25,8 +25,7 @@ constexpr std::array<std::string_view, 6> kWithoutTorch{
 bool needs_torch() {
   const auto& words = command_line();
   return words.size() < 2 ||
-         std::find(kWithoutTorch.begin(), kWithoutTorch.end(), words[1]) ==
-             kWithoutTorch.end();
+         std::ranges::find(kWithoutTorch, words[1]) == kWithoutTorch.end();
 }
 
 // exec keeps the process, with its id, open files and signals.

@@ -89,7 +89,7 @@ void draw_hill(Canvas& canvas, const ComparedRun& run, size_t index,
     shares.push_back(share_below(percentiles, begin + bin_s) -
                      share_below(percentiles, begin));
   }
-  const double most = *std::max_element(shares.begin(), shares.end());
+  const double most = *std::ranges::max_element(shares);
   const double bottom = canvas.y + kHillHeight;
   const double bin_width = width / bins;
   for (int i = 0; i < bins; ++i) {

@@ -32,7 +32,7 @@ const Measurement& median_round(const std::vector<Measurement>& rounds) {
   for (const auto& round : rounds) {
     order.emplace_back(median(round.step_times_s), order.size());
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   return rounds[order[(order.size() - 1) / 2].second];
 }
 
@@ -158,9 +158,9 @@ void relate(Comparison& comparison) {
   comparison.ratios.clear();
   comparison.baseline.reset();
   if (runs.empty()) return;
-  const auto single = std::find_if(
-      runs.begin(), runs.end(),
-      [](const ComparedRun& run) { return is(run, kLockstep, "single"); });
+  const auto single = std::ranges::find_if(runs, [](const ComparedRun& run) {
+    return is(run, kLockstep, "single");
+  });
   const auto base = single == runs.end() ? runs.begin() : single;
   comparison.baseline = static_cast<size_t>(base - runs.begin());
   for (auto& run : runs) {
@@ -199,7 +199,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
   auto& runs = comparison.runs;
   for (const auto& report : reports) {
     const auto earlier =
-        std::count_if(runs.begin(), runs.end(), [&](const ComparedRun& run) {
+        std::ranges::count_if(runs, [&](const ComparedRun& run) {
           return run.report.strategy == report.strategy;
         });
     ComparedRun run{.engine = kLockstep, .report = report};

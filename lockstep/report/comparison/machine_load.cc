@@ -53,9 +53,8 @@ CoreTimes core_times(const std::string& proc_stat,
     std::string name;
     fields >> name;
     if (!name.starts_with("cpu") || name == "cpu") continue;
-    const bool is_ours = std::any_of(cores.begin(), cores.end(), [&](int core) {
-      return name == "cpu" + std::to_string(core);
-    });
+    const bool is_ours = std::ranges::any_of(
+        cores, [&](int core) { return name == "cpu" + std::to_string(core); });
     // `user` and `nice` already include the time of guests. Older kernels have
     // no `steal` field.
     double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0,

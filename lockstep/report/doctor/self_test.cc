@@ -223,8 +223,7 @@ class Tester {
 }  // namespace
 
 bool SelfTest::is_ok() const {
-  return std::all_of(parts.begin(), parts.end(),
-                     [](const SelfTestPart& part) { return part.is_ok; });
+  return std::ranges::all_of(parts, &SelfTestPart::is_ok);
 }
 
 SelfTest run_self_test(

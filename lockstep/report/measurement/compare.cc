@@ -102,7 +102,7 @@ void add_pytorch(const CompareOptions& options,
   }
   std::vector<std::string> strategies{"single", "ddp"};
   const auto& ours = options.strategies;
-  if (std::any_of(ours.begin(), ours.end(), has_ranks)) {
+  if (std::ranges::any_of(ours, has_ranks)) {
     strategies.emplace_back("ideal");
   }
   for (const std::string& strategy : strategies) {

@@ -91,10 +91,9 @@ std::vector<bool> name_columns(const Section& section) {
   for (size_t column = 0; column < has_names.size(); ++column) {
     has_names[column] =
         column == 0 ||
-        std::any_of(section.rows.begin(), section.rows.end(),
-                    [column](const auto& row) {
-                      return column < row.size() && !is_figure(row[column]);
-                    });
+        std::ranges::any_of(section.rows, [column](const auto& row) {
+          return column < row.size() && !is_figure(row[column]);
+        });
   }
   return has_names;
 }
