@@ -17,7 +17,6 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/report/collectives/collective_bench.h"
-#include "lockstep/report/collectives/collective_text.h"
 #include "lockstep/train/record/progress.h"
 #include "lockstep/train/run_report.h"
 

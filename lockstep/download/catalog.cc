@@ -1,4 +1,4 @@
-#include "lockstep/download/catalog.h"
+#include "lockstep/download/download_dataset.h"
 
 namespace lockstep::download {
 namespace {

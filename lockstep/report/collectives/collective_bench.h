@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/json.h"
 #include "lockstep/report/collectives/collective_case.h"
 
 namespace lockstep::report {
@@ -78,5 +79,14 @@ std::optional<double> share_of_ceiling(const CollectiveReport& report,
 
 /// Returns the rate at which the ranks read and write at that ceiling.
 double ceiling_gb_s(const CollectiveReport& report, const CollectiveSize& size);
+
+/// Prints results in the format of nccl-tests: a head, a line for each backend,
+/// and a summary. If `width` is too small for the columns of nccl-tests, each
+/// size has a separate table.
+std::string header_text(Collective collective, int ranks, int width);
+std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
+                    int width);
+std::string summary_text(const CollectiveReport& report, int width);
+nlohmann::json to_json(const CollectiveReport& report);
 
 }  // namespace lockstep::report

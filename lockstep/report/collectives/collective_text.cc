@@ -1,5 +1,3 @@
-#include "lockstep/report/collectives/collective_text.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -7,6 +5,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
+#include "lockstep/report/collectives/collective_bench.h"
 
 namespace lockstep::report {
 namespace {

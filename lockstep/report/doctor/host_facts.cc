@@ -1,5 +1,3 @@
-#include "lockstep/report/doctor/host_facts.h"
-
 #include <bit>
 #include <fstream>
 #include <regex>

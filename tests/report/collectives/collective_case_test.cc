@@ -9,7 +9,6 @@
 #include "lockstep/base/table.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/report/collectives/collective_bench.h"
-#include "lockstep/report/collectives/collective_text.h"
 
 namespace lockstep::report {
 namespace {
