@@ -1,8 +1,5 @@
-#include <c10/util/Exception.h>
-#include <fmt/format.h>
-
-#include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/cli/start/usage.h"
 
@@ -27,14 +24,7 @@ int run_any_command() {
 }  // namespace
 
 int run_program(int argc, char** argv) {
-  return run_and_report(argc, argv, [] {
-    try {
-      return run_any_command();
-    } catch (const c10::Error& error) {
-      return fail(kExitFailed, error,
-                  fmt::format("[torch] {}", error.what_without_backtrace()));
-    }
-  });
+  return run_with_torch(argc, argv, run_any_command);
 }
 
 }  // namespace lockstep::cli

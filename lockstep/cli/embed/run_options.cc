@@ -1,8 +1,8 @@
 #include "lockstep/cli/embed/run_options.h"
 
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
-#include "lockstep/cli/start/add_option.h"
 
 namespace lockstep::cli {
 namespace {

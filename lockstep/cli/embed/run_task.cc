@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
@@ -115,6 +116,17 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 }
 
 }  // namespace
+
+int run_with_torch(int argc, char** argv, const std::function<int()>& run) {
+  return run_and_report(argc, argv, [&] {
+    try {
+      return run();
+    } catch (const c10::Error& error) {
+      return fail(kExitFailed, error,
+                  fmt::format("[torch] {}", error.what_without_backtrace()));
+    }
+  });
+}
 
 void run_task(const RunFlags& flags, const std::string& beginning,
               train::Task& task) {

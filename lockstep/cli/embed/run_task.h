@@ -1,11 +1,15 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {
+
+/// Does what run_and_report() does, and also reports errors of LibTorch.
+int run_with_torch(int argc, char** argv, const std::function<int()>& run);
 
 /// Trains `task` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.

@@ -2,10 +2,8 @@
 
 #include <filesystem>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/exit_code.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
@@ -34,15 +32,8 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
 
 int train_main(int argc, char** argv, train::TrainerBase& trainer,
                const train::TrainOptions& defaults) {
-  return cli::run_and_report(argc, argv, [&] {
-    try {
-      return run(*train::task_of(trainer), defaults);
-    } catch (const c10::Error& error) {
-      return cli::fail(
-          kExitFailed, error,
-          fmt::format("[torch] {}", error.what_without_backtrace()));
-    }
-  });
+  return cli::run_with_torch(
+      argc, argv, [&] { return run(*train::task_of(trainer), defaults); });
 }
 
 }  // namespace lockstep
