@@ -115,17 +115,14 @@ class RoundProgress {
 // given.
 report::RoundLimits to_limits(const CompareFlags& flags) {
   const report::RoundLimits usual;
-  if (flags.rounds) {
-    const int64_t most = flags.max_rounds.value_or(*flags.rounds);
-    if (most < *flags.rounds) {
-      throw BadUsage(
-          fmt::format("[usage] --max-rounds is less than --rounds: {} and {}",
-                      most, *flags.rounds));
-    }
-    return {.least = *flags.rounds, .most = most};
+  const int64_t least = flags.rounds.value_or(usual.least);
+  const int64_t most =
+      flags.max_rounds.value_or(flags.rounds ? least : usual.most);
+  if (flags.rounds && most < least) {
+    throw BadUsage(fmt::format(
+        "[usage] --max-rounds is less than --rounds: {} and {}", most, least));
   }
-  const int64_t most = flags.max_rounds.value_or(usual.most);
-  return {.least = std::min(usual.least, most), .most = most};
+  return {.least = std::min(least, most), .most = most};
 }
 
 report::Comparison run_and_compare(const CompareFlags& flags) {

@@ -277,10 +277,10 @@ std::vector<std::string> reading(const Comparison& comparison) {
   }
   add(std::move(proportion));
   add(ideal_sentence(comparison));
-  for (const auto& run : comparison.runs) add(memory_sentence(run));
-  for (const auto& run : comparison.runs) add(copies_sentence(run));
-  for (const auto& run : comparison.runs) add(busy_sentence(run));
-  for (const auto& run : comparison.runs) add(bottleneck_sentence(run));
+  for (const auto sentence :
+       {memory_sentence, copies_sentence, busy_sentence, bottleneck_sentence}) {
+    for (const auto& run : comparison.runs) add(sentence(run));
+  }
   for (const TimeLine& line : time_lines(comparison)) {
     add(communication_sentence(line));
   }
