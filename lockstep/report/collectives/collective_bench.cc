@@ -101,8 +101,9 @@ class SizeBench {
     batch_ = std::clamp<int64_t>(kBatchBytes / bytes_, 1, kMaxBatch);
     if (ways.memory) {
       // At the same place in every rank's memory.
-      resident_ = case_.buffers_in(
-          ways.memory->tensor(ways.control.rank(), 0, {count_}, type_));
+      const at::Tensor memory =
+          ways.memory->tensor(ways.control.rank(), 0, {count_}, type_);
+      resident_ = {memory, memory};
     }
     times_.resize(ways.all.size());
     wrong_.resize(ways.all.size());
