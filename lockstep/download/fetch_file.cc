@@ -38,9 +38,7 @@ constexpr size_t kMostVersionBytes = 1024;
 constexpr int64_t kLeastShareOfRest = 100;
 constexpr int64_t kMostWantedBytes = 1 << 20;
 
-struct Headers {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
+using Headers = std::unique_ptr<curl_slist, void (*)(curl_slist*)>;
 
 /// The result of a try.
 struct End {
@@ -123,7 +121,7 @@ class Fetch {
     return end_of(code, status);
   }
 
-  std::unique_ptr<curl_slist, Headers> set_up() {
+  Headers set_up() {
     const auto set = [this](CURLoption option, auto value) {
       curl_easy_setopt(curl_, option, value);
     };
@@ -147,7 +145,7 @@ class Fetch {
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFOFUNCTION, &Fetch::on_progress);
     set(CURLOPT_XFERINFODATA, this);
-    std::unique_ptr<curl_slist, Headers> headers;
+    Headers headers(nullptr, curl_slist_free_all);
     if (had_ > 0) {
       set(CURLOPT_RANGE, fmt::format("{}-", had_).c_str());
       const std::string version = read_version();

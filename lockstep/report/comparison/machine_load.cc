@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,9 +23,7 @@ constexpr double kLeastSeconds = 0.2;
 
 std::string content_of(const char* path) {
   std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 double seconds_of(const timeval& time) {

@@ -54,8 +54,7 @@ class Workplace {
 };
 
 std::string end_of(const std::string& text) {
-  return text.size() <= kKeptOutput ? text
-                                    : text.substr(text.size() - kKeptOutput);
+  return text.substr(text.size() - std::min(text.size(), kKeptOutput));
 }
 
 class Tester {
