@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/file_error.h"
 
@@ -71,6 +72,12 @@ void append_to_file(const std::string& path, std::string_view text) {
     throw file_error("cut", path, errno);
   }
   throw file_error("write", path, code);
+}
+
+void write_atomically(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
 }
 
 void write_new_file(const std::string& path, std::string_view text) {

@@ -22,6 +22,9 @@ void flush_output(std::FILE* file);
 /// it does not exist. Throws IoError.
 void append_to_file(const std::string& path, std::string_view text);
 
+/// Replaces the file at `path` with `text`, as AtomicFile does. Throws IoError.
+void write_atomically(const std::string& path, std::string_view text);
+
 /// Writes `text` to a new file at `path`, which must not exist. Throws IoError,
 /// and may then leave an incomplete file.
 void write_new_file(const std::string& path, std::string_view text);

@@ -13,10 +13,10 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/report/collectives/collective_bench.h"
-#include "lockstep/report/collectives/collective_text.h"
 #include "lockstep/train/record/progress.h"
 #include "lockstep/train/run_report.h"
 
@@ -30,43 +30,27 @@ struct BenchFlags {
   std::string collective;
   std::string sizes = "4K:256M";
   int64_t factor = 4;
-  int nproc = 2;
+  size_t nproc = 2;
   std::vector<std::string> backends{"shm", "tcp"};
   std::string type = "float32";
-  std::optional<int64_t> iterations;
-  int64_t warmup = 3;
-  bool with_pytorch = false;
   std::string resident = "on";
   std::string check = "on";
   std::string json;
+  CollectiveBenchOptions options;  ///< numbers are bound to it directly
 };
-
-at::ScalarType to_type(const std::string& name) {
-  return name == "float64"    ? torch::kFloat64
-         : name == "float16"  ? torch::kFloat16
-         : name == "bfloat16" ? torch::kBFloat16
-         : name == "int32"    ? torch::kInt32
-         : name == "int64"    ? torch::kInt64
-         : name == "uint8"    ? torch::kUInt8
-                              : torch::kFloat32;
-}
 
 CollectiveBenchOptions to_options(const BenchFlags& flags) {
   const auto has = [&](const char* name) {
-    return std::find(flags.backends.begin(), flags.backends.end(), name) !=
-           flags.backends.end();
+    return std::ranges::count(flags.backends, name) > 0;
   };
-  CollectiveBenchOptions options;
+  CollectiveBenchOptions options = flags.options;
   options.collective = report::parse_collective(flags.collective);
   options.sizes = parse_sizes(flags.sizes, flags.factor);
-  options.type = to_type(flags.type);
+  options.type = c10::getStringToDtypeMap().at(flags.type);
   options.with_shm = has("shm");
   options.with_tcp = has("tcp") || has("gloo");
-  options.with_pytorch = flags.with_pytorch;
   options.with_resident = flags.resident == "on";
   options.checks_data = flags.check == "on";
-  options.iterations = flags.iterations;
-  options.warmup = flags.warmup;
   return options;
 }
 
@@ -77,21 +61,20 @@ int columns_of_output() {
 }
 
 // Runs the benchmark. Rank 0 prints each size as soon as it is measured.
-CollectiveReport measure(const BenchFlags& flags,
-                         const CollectiveBenchOptions& options, bool prints) {
-  CollectiveReport shown{.collective = options.collective,
-                         .type = flags.type,
-                         .ranks = read_environment().world_size,
-                         .is_checked = options.checks_data,
-                         .sizes = {}};
-  if (prints) fmt::print("{}", header_text(shown, columns_of_output()));
-  auto result = report::run_collective_bench(
-      options, [&](const report::CollectiveSize& size) {
-        if (prints) fmt::print("{}", to_text(shown, size, columns_of_output()));
+CollectiveReport measure(const CollectiveBenchOptions& options, bool prints) {
+  if (prints) {
+    fmt::print("{}",
+               header_text(options.collective, read_environment().world_size,
+                           columns_of_output()));
+  }
+  return report::run_collective_bench(
+      options, [&](const CollectiveReport& report) {
+        if (prints) {
+          fmt::print("{}",
+                     to_text(report, report.sizes.back(), columns_of_output()));
+        }
         std::fflush(stdout);
       });
-  result.type = flags.type;
-  return result;
 }
 
 void run(const BenchFlags& flags) {
@@ -99,7 +82,7 @@ void run(const BenchFlags& flags) {
   if (!flags.json.empty()) const AtomicFile writable(flags.json);
   if (!is_rank()) start_ranks(flags.nproc);
   const bool prints = read_environment().rank == 0;
-  const CollectiveReport result = measure(flags, options, prints);
+  const CollectiveReport result = measure(options, prints);
   if (prints) {
     fmt::print("{}", summary_text(result, columns_of_output()));
     std::fflush(stdout);
@@ -116,35 +99,27 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
   app.add_option("--sizes", flags.sizes,
                  "bytes of a message, from:to, with K, M or G (--sizes 1M:1G)")
       ->type_name("A:B");
-  app.add_option("--factor", flags.factor,
-                 "each size over the one before (--factor 2)")
-      ->type_name("N")
-      ->check(whole_number(2, 1'000'000));
-  app.add_option("--nproc", flags.nproc,
-                 "ranks to start, unless a launcher did (--nproc 4)")
-      ->type_name("N")
-      ->check(whole_number(2, 40));
+  add_count(app, "--factor", flags.factor, {2, 1'000'000},
+            "each size over the one before (--factor 2)");
+  add_count(app, "--nproc", flags.nproc, {2, 40},
+            "ranks to start, unless a launcher did (--nproc 4)");
   app.add_option("--backend", flags.backends,
                  "backends to time: shm, tcp (--backend shm)")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("shm,tcp")
       ->check(backend_name({"shm", "tcp"}));
-  app.add_flag("--pytorch", flags.with_pytorch,
+  app.add_flag("--pytorch", flags.options.with_pytorch,
                "also time torch.distributed over Gloo, in Python processes");
-  app.add_option("--dtype", flags.type, "of the elements (--dtype bfloat16)")
-      ->type_name("NAME")
-      ->check(one_of({"float32", "float64", "float16", "bfloat16", "int32",
-                      "int64", "uint8"}));
-  app.add_option("--iters", flags.iterations,
-                 "timed rounds of a size (--iters 100)")
-      ->type_name("N")
-      ->default_str("20; 5 above 32M")
-      ->check(whole_number(1, 1'000'000));
-  app.add_option("--warmup", flags.warmup,
-                 "rounds before them, not timed (--warmup 0)")
-      ->type_name("N")
-      ->check(whole_number(0, 1'000'000));
+  add_choice(
+      app, "--dtype", flags.type,
+      {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"},
+      "of the elements (--dtype bfloat16)");
+  add_count(app, "--iters", flags.options.iterations, {1, 1'000'000},
+            "timed rounds of a size (--iters 100)")
+      ->default_str("20; 5 above 32M");
+  add_count(app, "--warmup", flags.options.warmup, {0, 1'000'000},
+            "rounds before them, not timed (--warmup 0)");
   app.add_option("--resident", flags.resident,
                  "allreduce, shm: also time buffers in shared memory, which "
                  "needs no copies (--resident off)")
@@ -163,19 +138,14 @@ void add_bench(CLI::App& app) {
   auto* command = add_command(
       app, "bench", "Time collectives, in nccl-tests' columns, and check them");
   auto flags = std::make_shared<BenchFlags>();
-  command
-      ->add_option("collective", flags->collective,
-                   "allreduce, allgather, reduce-scatter, broadcast or "
-                   "alltoall")
-      ->required()
-      ->type_name("NAME")
-      ->check(one_of(report::collective_names()));
+  add_choice(*command, "collective", flags->collective,
+             report::collective_names(),
+             "allreduce, allgather, reduce-scatter, broadcast or "
+             "alltoall")
+      ->required();
   add_measurement_options(*command, *flags);
-  command
-      ->add_option("--json", flags->json,
-                   "write the figures here too (--json bench.json)")
-      ->type_name("PATH")
-      ->default_str("none");
+  add_path(*command, "--json", flags->json,
+           "write the figures here too (--json bench.json)");
   command->footer(
       "Every round uses each backend once, one after the other. Sizes, algbw\n"
       "and busbw are counted as nccl-tests count them. --pytorch\n"

@@ -5,15 +5,15 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/report/doctor/self_test.h"
@@ -41,8 +41,8 @@ void print_verdict(bool is_ok, const std::string& text) {
 void print_text(const std::vector<Link>& links,
                 const std::vector<LinkFinding>& findings) {
   for (const Link& link : links) {
-    const auto bad = std::find_if(
-        findings.begin(), findings.end(),
+    const auto bad = std::ranges::find_if(
+        findings,
         [&](const LinkFinding& finding) { return finding.copy.link == link; });
     const bool is_ok = bad == findings.end();
     print_verdict(is_ok, is_ok ? link.name() : bad->text());
@@ -66,11 +66,7 @@ void check_installation(const CheckFlags& flags) {
       });
   const std::string details = test.details.dump(
       2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  if (!flags.report.empty()) {
-    AtomicFile file(flags.report);
-    file.write(details + '\n');
-    file.commit();
-  }
+  if (!flags.report.empty()) write_atomically(flags.report, details + '\n');
   if (flags.as_json) fmt::print("{}\n", details);
   if (!test.is_ok()) throw CLI::RuntimeError(kExitFailed);
 }
@@ -111,11 +107,8 @@ void add_check(CLI::App& app) {
                   "Check that copies between devices arrive as they were sent");
   auto flags = std::make_shared<CheckFlags>();
   add_device_options(*command, flags->devices, "all");
-  command
-      ->add_option("--rounds", flags->rounds,
-                   "times that each copy is made, with other bytes in each")
-      ->type_name("N")
-      ->check(whole_number(1, 1'000'000));
+  add_count(*command, "--rounds", flags->rounds, {1, 1'000'000},
+            "times that each copy is made, with other bytes in each");
   add_number(*command, "--timeout", flags->timeout_s,
              "seconds after which a copy counts as hanging")
       ->type_name("S")
@@ -125,12 +118,9 @@ void add_check(CLI::App& app) {
       "test the whole installation: the machine, links, collectives, and that "
       "a few steps of training are the same on one device, with dp and with "
       "ddp [no]");
-  command
-      ->add_option("--report", flags->report,
-                   "with --full: write all that was seen here, as JSON, to "
-                   "attach it to a report of a fault")
-      ->type_name("PATH")
-      ->default_str("none")
+  add_path(*command, "--report", flags->report,
+           "with --full: write all that was seen here, as JSON, to "
+           "attach it to a report of a fault")
       ->needs(full);
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(

@@ -1,5 +1,4 @@
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -8,8 +7,8 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/links/link_check.h"
 #include "lockstep/device/memory.h"

@@ -13,17 +13,17 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/json.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/inspect/device_topology.h"
-#include "lockstep/report/charts/picture.h"
+#include "lockstep/report/charts/charts.h"
 #include "lockstep/report/comparison_text.h"
 #include "lockstep/report/measurement/step_time.h"
 #include "lockstep/report/page/comparison_page.h"
@@ -36,7 +36,7 @@ namespace {
 struct CompareFlags {
   ModelFlags model{.model = "mlp"};
   DeviceFlags devices;
-  MemoryFormatFlags memory_format;
+  std::string channels_last = "auto";
   report::CompareOptions options;
   std::optional<int64_t> rounds;
   std::optional<int64_t> max_rounds;
@@ -115,17 +115,14 @@ class RoundProgress {
 // given.
 report::RoundLimits to_limits(const CompareFlags& flags) {
   const report::RoundLimits usual;
-  if (flags.rounds) {
-    const int64_t most = flags.max_rounds.value_or(*flags.rounds);
-    if (most < *flags.rounds) {
-      throw BadUsage(
-          fmt::format("[usage] --max-rounds is less than --rounds: {} and {}",
-                      most, *flags.rounds));
-    }
-    return {.least = *flags.rounds, .most = most};
+  const int64_t least = flags.rounds.value_or(usual.least);
+  const int64_t most =
+      flags.max_rounds.value_or(flags.rounds ? least : usual.most);
+  if (flags.rounds && most < least) {
+    throw BadUsage(fmt::format(
+        "[usage] --max-rounds is less than --rounds: {} and {}", most, least));
   }
-  const int64_t most = flags.max_rounds.value_or(usual.most);
-  return {.least = std::min(usual.least, most), .most = most};
+  return {.least = std::min(least, most), .most = most};
 }
 
 report::Comparison run_and_compare(const CompareFlags& flags) {
@@ -135,7 +132,7 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
   const auto devices = to_devices(flags.devices, "all");
   options.work.channels_last =
       !is_language_model(flags.model) &&
-      use_channels_last(flags.memory_format, to_model_spec(flags.model),
+      use_channels_last(flags.channels_last, to_model_spec(flags.model),
                         devices);
   if (flags.devices.allow_duplicates) {
     options.child_options.emplace_back("--allow-duplicate-devices");
@@ -164,24 +161,15 @@ void check_outputs(const CompareFlags& flags) {
   }
 }
 
-void write(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 // Compared runs may have been measured on another machine.
 report::PageFacts page_facts(const CompareFlags& flags) {
-  report::PageFacts facts{
-      .command = command_line(), .environment = {}, .topology = {}};
+  report::PageFacts facts{.command = command_line()};
   if (!flags.runs.empty()) return facts;
   facts.environment = train::this_environment();
   try {
     facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
     // The page has no topology if the driver does not report it.
-    facts.topology.reset();
   }
   return facts;
 }
@@ -201,13 +189,21 @@ void run(const CompareFlags& flags) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
   }
-  fmt::print("{}", report::to_text(comparison, report::colour_of(STDOUT_FILENO),
+  fmt::print("{}", report::to_text(comparison,
+                                   wants_colour(STDOUT_FILENO)
+                                       ? report::Colour::kAlways
+                                       : report::Colour::kNever,
                                    terminal_width(STDOUT_FILENO)));
   if (!flags.report.empty()) {
     train::write_json(flags.report, report::to_json(comparison));
   }
-  write(flags.html, report::to_html(comparison, page_facts(flags)));
-  write(flags.svg, report::picture(comparison));
+  if (!flags.html.empty()) {
+    write_atomically(flags.html,
+                     report::to_html(comparison, page_facts(flags)));
+  }
+  if (!flags.svg.empty()) {
+    write_atomically(flags.svg, report::picture(comparison));
+  }
 }
 
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
@@ -229,33 +225,19 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
                "also time PyTorch on the same work: single process, DDP over "
                "Gloo and, beside ddp, the same processes never "
                "synchronised [no]");
-  app.add_option("--batch-size", options.work.batch_size,
-                 "samples of a step, over all devices")
-      ->type_name("N")
-      ->check(whole_number(1));
-  app.add_option("--steps", options.work.steps, "timed steps of a round")
-      ->type_name("N")
-      ->check(whole_number(1));
-  app.add_option("--warmup", options.work.warmup,
-                 "steps before them, not timed")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--rounds", flags.rounds,
-                 "times that every strategy runs, each in a fresh process")
-      ->type_name("N")
-      ->default_str("3, and more until verdicts are clear")
-      ->check(whole_number(1, 1000));
-  app.add_option("--max-rounds", flags.max_rounds, "of them at most")
-      ->type_name("N")
-      ->default_str("10; with --rounds as many")
-      ->check(whole_number(1, 1000));
-  app.add_option("--seed", options.work.seed, "of weights and batch")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--shards", options.shards,
-                 "logical shards of a batch; 0: one per device")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_count(app, "--batch-size", options.work.batch_size, {1},
+            "samples of a step, over all devices");
+  add_count(app, "--steps", options.work.steps, {1}, "timed steps of a round");
+  add_count(app, "--warmup", options.work.warmup, {0},
+            "steps before them, not timed");
+  add_count(app, "--rounds", flags.rounds, {1, 1000},
+            "times that every strategy runs, each in a fresh process")
+      ->default_str("3, and more until verdicts are clear");
+  add_count(app, "--max-rounds", flags.max_rounds, {1, 1000}, "of them at most")
+      ->default_str("10; with --rounds as many");
+  add_count(app, "--seed", options.work.seed, {0}, "of weights and batch");
+  add_count(app, "--shards", options.shards, {0},
+            "logical shards of a batch; 0: one per device");
   add_number(app, "--timeout", options.deadline_s,
              "seconds that one process may take")
       ->type_name("S")
@@ -265,19 +247,15 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
 void add_output_options(CLI::App& app, CompareFlags& flags) {
   const auto add = [&app](const char* name, std::string& path,
                           const char* help) {
-    app.add_option(name, path, help)
-        ->type_name("PATH")
-        ->default_str("none")
-        ->group("Output");
+    add_path(app, name, path, help)->group("Output");
   };
   add("--report", flags.report, "write the figures here, as JSON");
   add("--html", flags.html, "write a page with tables and charts here");
   add("--svg", flags.svg, "write a picture of table and charts here");
-  app.add_option("--trace", flags.options.trace,
-                 "folder for a time line of each strategy's last steps, as "
-                 "ddp.json: for Perfetto (ui.perfetto.dev)")
-      ->type_name("DIR")
-      ->default_str("none")
+  add_path(app, "--trace", flags.options.trace,
+           "folder for a time line of each strategy's last steps, as "
+           "ddp.json: for Perfetto (ui.perfetto.dev)",
+           "DIR")
       ->group("Output");
 }
 
@@ -290,7 +268,7 @@ void add_compare(CLI::App& app) {
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);
   add_device_options(*command, flags->devices, "all");
-  add_memory_format_option(*command, flags->memory_format);
+  add_channels_last_option(*command, flags->channels_last);
   add_measurement_options(*command, *flags);
   add_output_options(*command, *flags);
   command

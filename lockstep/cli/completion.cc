@@ -1,12 +1,12 @@
 #include "lockstep/cli/completion.h"
 
-#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 
@@ -29,38 +29,9 @@ std::vector<std::string> choices_of(CLI::Option& option) {
   const size_t end = refusal.find(kAfter);
   if (begin == std::string::npos || end == std::string::npos) return {};
   const size_t first = begin + kBefore.size();
-  return CLI::detail::split(refusal.substr(first, end - first), ',');
-}
-
-std::vector<std::string> trimmed(std::vector<std::string> words) {
-  for (auto& word : words) CLI::detail::trim(word);
-  return words;
-}
-
-CommandWords words_of(CLI::App& app) {
-  CommandWords words{.name = app.get_name(),
-                     .description = app.get_description()};
-  for (CLI::Option* option : app.get_options([](const CLI::Option* candidate) {
-         return !candidate->get_group().empty();
-       })) {
-    const auto choices = trimmed(choices_of(*option));
-    if (option->get_lnames().empty()) {
-      words.arguments.insert(words.arguments.end(), choices.begin(),
-                             choices.end());
-      continue;
-    }
-    words.options.push_back(
-        {.flag = "--" + option->get_lnames().front(),
-         .description = option->get_description(),
-         .value = option->get_type_size() == 0 ? "" : option->get_type_name(),
-         .choices = choices});
-  }
-  for (CLI::App* command : app.get_subcommands([](const CLI::App* candidate) {
-         return !candidate->get_group().empty();
-       })) {
-    words.commands.push_back(words_of(*command));
-  }
-  return words;
+  auto choices = CLI::detail::split(refusal.substr(first, end - first), ',');
+  for (auto& choice : choices) CLI::detail::trim(choice);
+  return choices;
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -80,13 +51,7 @@ std::string escaped(const std::string& text, std::string_view special) {
 /// Returns `text` as one word of bash or zsh.
 std::string shell_word(const std::string& text) {
   std::string result = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      result += "'\\''";
-    } else {
-      result += c;
-    }
-  }
+  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
   return result + "'";
 }
 
@@ -134,7 +99,31 @@ std::string fish_option(const OptionWords& option) {
 
 }  // namespace
 
-CommandWords command_tree(CLI::App& app) { return words_of(app); }
+CommandWords command_tree(CLI::App& app) {
+  CommandWords words{.name = app.get_name(),
+                     .description = app.get_description()};
+  for (CLI::Option* option : app.get_options([](const CLI::Option* candidate) {
+         return !candidate->get_group().empty();
+       })) {
+    const auto choices = choices_of(*option);
+    if (option->get_lnames().empty()) {
+      words.arguments.insert(words.arguments.end(), choices.begin(),
+                             choices.end());
+      continue;
+    }
+    words.options.push_back(
+        {.flag = "--" + option->get_lnames().front(),
+         .description = option->get_description(),
+         .value = option->get_type_size() == 0 ? "" : option->get_type_name(),
+         .choices = choices});
+  }
+  for (CLI::App* command : app.get_subcommands([](const CLI::App* candidate) {
+         return !candidate->get_group().empty();
+       })) {
+    words.commands.push_back(command_tree(*command));
+  }
+  return words;
+}
 
 std::string bash_completion(const CommandWords& root) {
   std::string values, words;
@@ -247,10 +236,9 @@ void add_completion(CLI::App& app) {
   auto* command = add_command(
       app, "completion", "Print a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();
-  command->add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->type_name("NAME")
-      ->check(one_of({"bash", "zsh", "fish"}));
+  add_choice(*command, "shell", *shell, {"bash", "zsh", "fish"},
+             "bash, zsh or fish")
+      ->required();
   command->footer(
       "To try it: source <(lockstep completion bash). The first lines of the "
       "script say\nhow to install it.");

@@ -34,9 +34,7 @@ const Look& look_of(Verdict verdict) {
 }
 
 long count(const std::vector<Finding>& findings, Verdict verdict) {
-  return std::count_if(
-      findings.begin(), findings.end(),
-      [verdict](const Finding& finding) { return finding.verdict == verdict; });
+  return std::ranges::count(findings, verdict, &Finding::verdict);
 }
 
 void print_text(const std::vector<Finding>& findings) {

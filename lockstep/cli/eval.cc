@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/models/model_settings.h"
@@ -25,30 +26,40 @@ namespace {
 struct EvalFlags {
   DataFlags data;
   DeviceFlags devices;
-  MemoryFormatFlags memory_format;
+  std::string channels_last = "auto";
   std::string checkpoint;
   std::optional<int64_t> batch_size;
   int workers = 1;
   bool as_json = false;
 };
 
-// The name of a folder need not be valid UTF-8.
-constexpr auto kReplaceOtherThanUtf8 =
-    nlohmann::ordered_json::error_handler_t::replace;
+using Json = nlohmann::ordered_json;
 
-void print_json(const tasks::EvalReport& report) {
-  const nlohmann::ordered_json object = {
-      {"checkpoint", report.checkpoint},
-      {"model", report.info.model.at("name")},
-      {"step", report.info.step},
-      {"test",
-       {{"loss", report.test.metrics.at("loss")},
-        {"accuracy", report.test.metrics.at("accuracy")},
-        {"samples", report.test.samples}}},
-      {"total_time_s", report.seconds},
-      {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n",
-             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
+Json figures_of(const tasks::EvalReport& report) {
+  return {{"loss", report.test.metrics.at("loss")},
+          {"accuracy", report.test.metrics.at("accuracy")},
+          {"samples", report.test.samples}};
+}
+
+Json figures_of(const tasks::TextEvalReport& report) {
+  const double loss = report.test.metrics.at("loss");
+  return {{"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"samples", report.test.samples},
+          {"tokens", report.tokens}};
+}
+
+template <class Report>
+void print_json(const Report& report) {
+  const Json object = {{"checkpoint", report.checkpoint},
+                       {"model", report.info.model.at("name")},
+                       {"step", report.info.step},
+                       {"test", figures_of(report)},
+                       {"total_time_s", report.seconds},
+                       {"parameter_sha256", report.info.parameter_sha256}};
+  // The name of a folder need not be valid UTF-8.
+  fmt::print("{}\n", object.dump(2, ' ', /*ensure_ascii=*/true,
+                                 Json::error_handler_t::replace));
 }
 
 void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
@@ -58,23 +69,6 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
   fmt::print("Test Loss: {}\nTest Acc: {:.4f}%\nSamples: {}\n",
              format_number(report.test.metrics.at("loss")),
              100 * report.test.metrics.at("accuracy"), report.test.samples);
-}
-
-void print_json(const tasks::TextEvalReport& report) {
-  const double loss = report.test.metrics.at("loss");
-  const nlohmann::ordered_json object = {
-      {"checkpoint", report.checkpoint},
-      {"model", report.info.model.at("name")},
-      {"step", report.info.step},
-      {"test",
-       {{"loss", loss},
-        {"perplexity", std::exp(loss)},
-        {"samples", report.test.samples},
-        {"tokens", report.tokens}}},
-      {"total_time_s", report.seconds},
-      {"parameter_sha256", report.info.parameter_sha256}};
-  fmt::print("{}\n",
-             object.dump(2, ' ', /*ensure_ascii=*/true, kReplaceOtherThanUtf8));
 }
 
 void print_text(const tasks::TextEvalReport& report,
@@ -91,7 +85,7 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
   const auto found = info.model.find("name");
   const std::string name = found == info.model.end() ? "" : found->second;
   auto known = models::names();
-  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  if (std::ranges::count(known, name) > 0) return;
   known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
@@ -168,7 +162,7 @@ void run(const EvalFlags& flags) {
   check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
   options.channels_last = use_channels_last(
-      flags.memory_format, models::spec_from_settings(info.model),
+      flags.channels_last, models::spec_from_settings(info.model),
       options.devices);
   const auto report = tasks::evaluate_checkpoint(options);
   flags.as_json ? print_json(report) : print_text(report, options.data);
@@ -181,27 +175,15 @@ void add_eval(CLI::App& app) {
                               "Evaluate a checkpoint on data that it was not "
                               "trained on");
   auto flags = std::make_shared<EvalFlags>();
-  command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
-      ->type_name("DIR")
-      ->default_str("none: must be given");
+  add_checkpoint_option(*command, flags->checkpoint);
   add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
-  add_memory_format_option(*command, flags->memory_format);
-  command
-      ->add_option("--batch-size", flags->batch_size,
-                   "samples of a batch, over all devices")
-      ->type_name("N")
-      ->default_str("250; language models: 64")
-      ->check(whole_number(1));
-  command
-      ->add_option("--workers", flags->workers,
-                   "threads that prepare batches; 0: none beside the trainer")
-      ->type_name("N")
-      ->check(whole_number(0, 256));
+  add_channels_last_option(*command, flags->channels_last);
+  add_count(*command, "--batch-size", flags->batch_size, {1},
+            "samples of a batch, over all devices")
+      ->default_str("250; language models: 64");
+  add_count(*command, "--workers", flags->workers, {0, 256},
+            "threads that prepare batches; 0: none beside the trainer");
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->callback([flags] { run(*flags); });
 }

@@ -8,10 +8,13 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/data/text/bpe_model.h"
@@ -27,12 +30,6 @@ struct ExportFlags {
 };
 
 using Json = nlohmann::ordered_json;
-
-void write(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
 
 /// Converts one of Lockstep's own tokenizers to Hugging Face's format: byte
 /// pair encoding without merges, so that each letter is a token.
@@ -101,25 +98,25 @@ std::string save_tokenizer(const std::string& folder,
   const auto part = [](const Json& token, const char* key) {
     return token.is_null() ? Json() : token.at(key);
   };
-  write(folder + "/tokenizer.json", theirs.dump());
-  write(folder + "/tokenizer_config.json",
-        Json{{"tokenizer_class", "PreTrainedTokenizerFast"},
-             {"bos_token", part(begin, "content")},
-             {"eos_token", part(end, "content")},
-             {"model_max_length", saved.model->spec().context},
-             {"clean_up_tokenization_spaces", false}}
-                .dump(2) +
-            "\n");
+  write_atomically(folder + "/tokenizer.json", theirs.dump());
+  write_atomically(folder + "/tokenizer_config.json",
+                   Json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                        {"bos_token", part(begin, "content")},
+                        {"eos_token", part(end, "content")},
+                        {"model_max_length", saved.model->spec().context},
+                        {"clean_up_tokenization_spaces", false}}
+                           .dump(2) +
+                       "\n");
   Json config = parse_json<Json>(read_file(folder + "/config.json", 1 << 20));
   config["bos_token_id"] = part(begin, "id");
   config["eos_token_id"] = part(end, "id");
-  write(folder + "/config.json", config.dump(2) + "\n");
+  write_atomically(folder + "/config.json", config.dump(2) + "\n");
   const std::string names = "tokenizer.json, tokenizer_config.json";
   const std::string own = tokenizer.to_json();
   if (parse_json(own).contains("model")) return names;
   // Lockstep's own tokenizers refuse text that has no token. `lockstep` reads
   // them from this file.
-  write(folder + "/lockstep_tokenizer.json", own);
+  write_atomically(folder + "/lockstep_tokenizer.json", own);
   return names + ", lockstep_tokenizer.json";
 }
 
@@ -161,18 +158,11 @@ void add_export(CLI::App& app) {
   auto* command = add_command(
       app, "export", "Write a checkpoint for transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
-  command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
-      ->type_name("DIR")
-      ->default_str("none: must be given");
-  command
-      ->add_option("--out-dir", flags->out_dir,
-                   "a new folder: for from_pretrained() of transformers or "
-                   "load_state_dict() of torchvision, or for --init-from")
-      ->type_name("DIR")
+  add_checkpoint_option(*command, flags->checkpoint);
+  add_path(*command, "--out-dir", flags->out_dir,
+           "a new folder: for from_pretrained() of transformers or "
+           "load_state_dict() of torchvision, or for --init-from",
+           "DIR")
       ->default_str("none: must be given");
   command->callback([flags] { run(*flags); });
 }

@@ -11,8 +11,8 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
@@ -112,39 +112,22 @@ void add_generate(CLI::App& app) {
   auto* command = add_command(
       app, "generate", "Continue a text with a language model's checkpoint");
   auto flags = std::make_shared<GenerateFlags>();
-  command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
-      ->type_name("DIR")
-      ->default_str("none: must be given");
+  add_checkpoint_option(*command, flags->checkpoint);
   command->add_option("--prompt", flags->prompt, "the text to continue")
       ->type_name("TEXT")
       ->default_str("a new line");
-  command
-      ->add_option("--max-tokens", flags->options.max_tokens,
-                   "tokens to generate")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(*command, "--max-tokens", flags->options.max_tokens, {1},
+            "tokens to generate");
   add_number(*command, "--temperature", flags->options.sampling.temperature,
              "below 1 likely tokens are preferred; 0: the likeliest")
-      ->type_name("X")
       ->check(number(0));
-  command
-      ->add_option("--top-k", flags->options.sampling.top_k,
-                   "choose from so many likeliest tokens; 0: from all")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_count(*command, "--top-k", flags->options.sampling.top_k, {0},
+            "choose from so many likeliest tokens; 0: from all");
   add_number(*command, "--top-p", flags->options.sampling.top_p,
              "choose from the likeliest tokens with so much probability")
-      ->type_name("X")
       ->check(number(0));
-  command
-      ->add_option("--seed", flags->options.seed,
-                   "another one gives another text")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_count(*command, "--seed", flags->options.seed, {0},
+            "another one gives another text");
   add_device_options(*command, flags->devices, "the first GPU, or all cores");
   command->footer(
       "The text is printed as it is generated; Ctrl-C ends it.\n\n"

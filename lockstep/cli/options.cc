@@ -5,10 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/tasks/text/model_choice.h"
 
 namespace lockstep::cli {
 namespace {
@@ -16,15 +15,11 @@ namespace {
 void add_model(CLI::App& app, ModelFlags& flags,
                const std::vector<std::string>& names,
                const std::string& description) {
-  app.add_option("--model", flags.model, description)
-      ->type_name("NAME")
-      ->check(one_of(names))
+  add_choice(app, "--model", flags.model, names, description)
       ->group("Model and data");
-  app.add_option("--stem", flags.stem,
-                 "resnets: cifar (3x3, for 32x32 images) or imagenet (7x7 "
-                 "and max-pool)")
-      ->type_name("NAME")
-      ->check(one_of({"cifar", "imagenet"}))
+  add_choice(app, "--stem", flags.stem, {"cifar", "imagenet"},
+             "resnets: cifar (3x3, for 32x32 images) or imagenet (7x7 "
+             "and max-pool)")
       ->group("Model and data");
 }
 
@@ -44,10 +39,8 @@ void add_model_options(CLI::App& app, ModelFlags& flags,
 }
 
 void add_precision_option(CLI::App& app, std::string& precision) {
-  app.add_option("--precision", precision,
-                 "fp32, or bf16: forward and loss under autocast")
-      ->type_name("NAME")
-      ->check(one_of({"fp32", "bf16"}));
+  add_choice(app, "--precision", precision, {"fp32", "bf16"},
+             "fp32, or bf16: forward and loss under autocast");
 }
 
 void add_any_model_options(CLI::App& app, ModelFlags& flags,
@@ -60,15 +53,12 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
                         "resnet18, resnet34; of text: {}; train --init-from "
                         "needs no name of a language model",
                         fmt::join(texts, ", ")));
-  app.add_option("--context", language.context,
-                 "language models: tokens that it looks at, and of a sample")
-      ->type_name("N")
+  add_count(app, "--context", language.context, {1},
+            "language models: tokens that it looks at, and of a sample")
       ->default_str("that of the model, or of --init-from")
-      ->check(whole_number(1))
       ->group("Model and data");
   add_number(app, "--dropout", language.dropout,
              "gpt: part of the values that training drops")
-      ->type_name("X")
       ->default_str("0")
       ->check(number(0))
       ->group("Model and data");
@@ -80,19 +70,7 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
 
 bool is_language_model(const ModelFlags& flags) {
   const auto& names = models::language_names();
-  return std::find(names.begin(), names.end(), flags.model) != names.end();
-}
-
-models::LanguageModelSpec to_language_model_spec(
-    const ModelFlags& flags, const LanguageModelFlags& language) {
-  const auto spec =
-      tasks::choose_model({.name = flags.model,
-                           .context = language.context,
-                           .dropout = language.dropout,
-                           .recomputes_activations = language.recompute},
-                          std::nullopt);
-  check_language_options(language, spec);
-  return spec;
+  return std::ranges::find(names, flags.model) != names.end();
 }
 
 void check_language_options(const LanguageModelFlags& language,
@@ -116,33 +94,34 @@ models::ModelSpec to_model_spec(const ModelFlags& flags) {
   return spec;
 }
 
+void add_checkpoint_option(CLI::App& app, std::string& checkpoint) {
+  add_path(app, "--checkpoint", checkpoint,
+           "a checkpoint, the --out-dir of a run (its newest), or a folder of "
+           "Hugging Face's",
+           "DIR")
+      ->default_str("none: must be given");
+}
+
 void add_data_options(CLI::App& app, DataFlags& flags,
                       const std::string& default_text) {
   auto names = data::dataset_names();
   names.push_back("text");
-  app.add_option("--data", flags.data,
-                 "images: synthetic (built in), cifar10, cifar100, mnist, "
-                 "fashion-mnist, image-folder (JPEG and PNG); text")
-      ->type_name("NAME")
+  add_choice(app, "--data", flags.data, names,
+             "images: synthetic (built in), cifar10, cifar100, mnist, "
+             "fashion-mnist, image-folder (JPEG and PNG); text")
       ->default_str(default_text)
-      ->check(one_of(names))
       ->group("Model and data");
-  app.add_option("--data-dir", flags.dir,
-                 "images: folder of the files that `lockstep data` gets; "
-                 "image-folder: that above train/CLASS/ and val/CLASS/")
-      ->type_name("DIR")
-      ->default_str("none")
+  add_path(app, "--data-dir", flags.dir,
+           "images: folder of the files that `lockstep data` gets; "
+           "image-folder: that above train/CLASS/ and val/CLASS/",
+           "DIR")
       ->group("Model and data");
-  app.add_option("--image-size", flags.image_size,
-                 "image-folder: height and width that images are made to")
-      ->type_name("N")
+  add_count(app, "--image-size", flags.image_size, {8, 1024},
+            "image-folder: height and width that images are made to")
       ->default_str("224; eval: that of the checkpoint")
-      ->check(whole_number(8, 1024))
       ->group("Model and data");
-  app.add_option("--data-file", flags.file,
-                 "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
-      ->type_name("PATH")
-      ->default_str("none")
+  add_path(app, "--data-file", flags.file,
+           "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
       ->group("Model and data");
   app.add_option("--tokenizer", flags.tokenizer,
                  "text: chars (a token for each character that occurs), bytes, "
@@ -152,7 +131,6 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->group("Model and data");
   add_number(app, "--val-fraction", flags.validation_fraction,
              "text: the part of a file at the end to evaluate on")
-      ->type_name("X")
       ->default_str("0.1")
       ->check(number(0))
       ->group("Model and data");
@@ -216,8 +194,8 @@ tasks::TextSpec to_text_spec(const DataFlags& flags) {
   return spec;
 }
 
-void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
-  app.add_option("--channels-last", flags.channels_last,
+void add_channels_last_option(CLI::App& app, std::string& channels_last) {
+  app.add_option("--channels-last", channels_last,
                  "layout of images: on, off, or auto (on for convolutions on "
                  "the CPU)")
       ->type_name("WHEN")
@@ -225,16 +203,16 @@ void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags) {
       ->group("Devices");
 }
 
-std::optional<bool> to_channels_last(const MemoryFormatFlags& flags) {
-  if (flags.channels_last == "auto") return std::nullopt;
-  return flags.channels_last == "on";
+std::optional<bool> to_channels_last(const std::string& channels_last) {
+  if (channels_last == "auto") return std::nullopt;
+  return channels_last == "on";
 }
 
-bool use_channels_last(const MemoryFormatFlags& flags,
+bool use_channels_last(const std::string& channels_last,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices) {
-  return to_channels_last(flags).value_or(
-      tasks::prefers_channels_last(model, devices));
+  return to_channels_last(channels_last)
+      .value_or(tasks::prefers_channels_last(model, devices));
 }
 
 }  // namespace lockstep::cli

@@ -39,11 +39,12 @@ struct LanguageModelFlags {
 void add_any_model_options(CLI::App& app, ModelFlags& flags,
                            LanguageModelFlags& language);
 bool is_language_model(const ModelFlags& flags);
-models::LanguageModelSpec to_language_model_spec(
-    const ModelFlags& flags, const LanguageModelFlags& language);
 /// Throws BadUsage for options that do not apply to `spec`.
 void check_language_options(const LanguageModelFlags& language,
                             const models::LanguageModelSpec& spec);
+
+/// Adds --checkpoint, which must be given.
+void add_checkpoint_option(CLI::App& app, std::string& checkpoint);
 
 struct DataFlags {
   std::string data;  ///< empty: chosen by the model
@@ -62,14 +63,12 @@ void add_data_options(
 data::DataSpec to_data_spec(const DataFlags& flags);
 tasks::TextSpec to_text_spec(const DataFlags& flags);
 
-struct MemoryFormatFlags {
-  std::string channels_last = "auto";
-};
-void add_memory_format_option(CLI::App& app, MemoryFormatFlags& flags);
+/// Adds --channels-last: on, off or auto.
+void add_channels_last_option(CLI::App& app, std::string& channels_last);
 /// Returns nullopt for `auto`.
-std::optional<bool> to_channels_last(const MemoryFormatFlags& flags);
+std::optional<bool> to_channels_last(const std::string& channels_last);
 /// `auto` chooses channels_last where it helps.
-bool use_channels_last(const MemoryFormatFlags& flags,
+bool use_channels_last(const std::string& channels_last,
                        const models::ModelSpec& model,
                        const std::vector<Device>& devices);
 

@@ -1,17 +1,16 @@
-#include <charconv>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
-#include "lockstep/base/table.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/report/measurement/memory_plan.h"
@@ -42,42 +41,44 @@ struct PlanFlags {
 /// Parses the devices. A number means that many devices, which need not exist
 /// on this machine.
 std::vector<Device> planned_devices(const std::string& text) {
-  int count = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return devices(text);
-  }
-  if (count < 1 || count > kMaxSlices) {
+  const auto count = parse_number<int>(text);
+  if (!count) return devices(text);
+  if (*count < 1 || *count > kMaxSlices) {
     throw BadUsage(fmt::format("[usage] --devices takes 1 to {}, got {}",
                                kMaxSlices, text));
   }
   std::vector<Device> all;
-  for (int i = 0; i < count; ++i) {
-    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = count});
+  for (int i = 0; i < *count; ++i) {
+    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = *count});
   }
   return all;
 }
 
-/// Returns the model of --init-from, if that is given.
-std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
-  if (flags.init_from.empty()) return std::nullopt;
-  const auto saved = tasks::find_saved_model(flags.init_from);
-  if (!saved) {
+/// Returns the language model of --init-from or --model, or nullopt for a model
+/// of images.
+std::optional<models::LanguageModelSpec> find_language_model(
+    const PlanFlags& flags) {
+  tasks::ModelChoice choice{.name = std::nullopt,
+                            .context = flags.language.context,
+                            .dropout = flags.language.dropout,
+                            .recomputes_activations = flags.language.recompute};
+  if (!flags.init_from.empty()) {
+    const auto saved = tasks::find_saved_model(flags.init_from);
+    if (saved) return tasks::choose_model(choice, saved);
     throw BadUsage(
         "[usage] --init-from needs a folder of Hugging Face's, a checkpoint or "
         "the --out-dir of a run of a language model, got " +
         flags.init_from);
   }
-  return tasks::choose_model(
-      {.context = flags.language.context,
-       .dropout = flags.language.dropout,
-       .recomputes_activations = flags.language.recompute},
-      saved);
+  if (!is_language_model(flags.model)) return std::nullopt;
+  choice.name = flags.model.model;
+  const auto spec = tasks::choose_model(choice, std::nullopt);
+  check_language_options(flags.language, spec);
+  return spec;
 }
 
 report::TimedRun to_run(const PlanFlags& flags) {
-  report::TimedRun run{.train = flags.train, .task = {}};
+  report::TimedRun run{.train = flags.train};
   run.train.devices(planned_devices(flags.devices));
   run.train.strategy(choose_strategy(flags.strategy, flags.between_hosts,
                                      run.train.devices().size()));
@@ -95,20 +96,16 @@ report::TimedRun to_run(const PlanFlags& flags) {
         "[usage] --zero cuts what ranks on several hosts hold: it needs "
         "--strategy ddp --between-hosts; devices of one host hold it once");
   }
-  const auto saved = find_model(flags);
-  const bool is_language = saved || is_language_model(flags.model);
-  const bool is_adamw =
-      flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
+  const auto language = find_language_model(flags);
+  const bool is_adamw = flags.optimizer.empty() ? language.has_value()
+                                                : flags.optimizer == "adamw";
   const tasks::OptimizerOptions optimizer{
       .optimizer =
           is_adamw ? tasks::OptimizerKind::kAdamW : tasks::OptimizerKind::kSgd,
       .lr = 1e-3};
-  if (is_language) {
+  if (language) {
     run.task = tasks::TextOptions{
-        .model = saved ? *saved
-                       : to_language_model_spec(flags.model, flags.language),
-        .data = {},
-        .optimizer = optimizer};
+        .model = *language, .data = {}, .optimizer = optimizer};
   } else {
     run.task = tasks::ImageOptions{.model = to_model_spec(flags.model),
                                    .data = {},
@@ -207,19 +204,14 @@ void add_plan(CLI::App& app) {
       add_command(app, "plan", "Tell what memory a training run would take");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
-  command
-      ->add_option("--init-from", flags->init_from,
-                   "a folder of Hugging Face's, a checkpoint or the --out-dir "
-                   "of a run: plan for its model")
-      ->type_name("DIR")
-      ->default_str("none")
+  add_path(*command, "--init-from", flags->init_from,
+           "a folder of Hugging Face's, a checkpoint or the --out-dir "
+           "of a run: plan for its model",
+           "DIR")
       ->excludes(command->get_option("--model"));
-  command
-      ->add_option("--strategy", flags->strategy,
-                   "single, dp or ddp: how it would be trained")
-      ->type_name("NAME")
-      ->default_str("single; several --devices: dp; --between-hosts: ddp")
-      ->check(one_of({"single", "dp", "ddp"}));
+  add_choice(*command, "--strategy", flags->strategy, {"single", "dp", "ddp"},
+             "single, dp or ddp: how it would be trained")
+      ->default_str("single; several --devices: dp; --between-hosts: ddp");
   command
       ->add_option("--devices", flags->devices,
                    "how many; they need not be there")
@@ -227,32 +219,20 @@ void add_plan(CLI::App& app) {
   command->add_flag("--between-hosts", flags->between_hosts,
                     "ddp: each rank on another host, with all parameters and "
                     "optimizer state of its own [no]");
-  command
-      ->add_option("--zero", flags->zero,
-                   "ddp between hosts: 1 cuts the optimizer's state over the "
-                   "ranks, 2 the gradients, too")
-      ->type_name("N")
-      ->check(whole_number(0, 2));
-  command
-      ->add_option("--batch-size", flags->train.batch_size(),
-                   "samples of a step, over all devices")
-      ->type_name("N")
-      ->check(whole_number(1));
-  command
-      ->add_option("--accumulate", flags->train.accumulate(),
-                   "micro-batches of each device")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
-  command->add_option("--precision", flags->precision, "fp32, bf16 or fp16")
-      ->type_name("NAME")
-      ->check(one_of(train::precision_names()));
-  command->add_option("--optimizer", flags->optimizer, "sgd or adamw")
-      ->type_name("NAME")
-      ->default_str("sgd; language models: adamw")
-      ->check(one_of({"sgd", "adamw"}));
+  add_count(*command, "--zero", flags->zero, {0, 2},
+            "ddp between hosts: 1 cuts the optimizer's state over the "
+            "ranks, 2 the gradients, too");
+  add_count(*command, "--batch-size", flags->train.batch_size(), {1},
+            "samples of a step, over all devices");
+  add_count(*command, "--accumulate", flags->train.accumulate(), {1, 4096},
+            "micro-batches of each device");
+  add_choice(*command, "--precision", flags->precision,
+             train::precision_names(), "fp32, bf16 or fp16");
+  add_choice(*command, "--optimizer", flags->optimizer, {"sgd", "adamw"},
+             "sgd or adamw")
+      ->default_str("sgd; language models: adamw");
   add_number(*command, "--memory", flags->memory_gib,
              "GiB that there are, for all devices")
-      ->type_name("X")
       ->default_str("what this host has available")
       ->check(number(0));
   command->add_flag("--json", flags->as_json, "print JSON [no]");

@@ -5,7 +5,9 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/output.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/report/comparison/comparison.h"
@@ -90,9 +92,7 @@ void run(ReportFlags flags) {
   const report::Comparison comparison =
       report::compare_run_files(paths, report::DifferentWork::kAllowed);
   if (!flags.html.empty()) {
-    AtomicFile file(flags.html);
-    file.write(report::to_html(comparison));
-    file.commit();
+    write_atomically(flags.html, report::to_html(comparison));
     fmt::print("{}\n", flags.html);
   }
   write_tensorboard(flags, comparison);
@@ -112,24 +112,19 @@ void add_report(CLI::App& app) {
                    "runs of different work have no speed-up between them")
       ->type_name("RUN ...")
       ->required();
-  const auto add = [&](const char* name, std::string& path, const char* help,
-                       const char* type, const char* default_text) {
-    command->add_option(name, path, help)
-        ->type_name(type)
-        ->default_str(default_text)
-        ->group("Output");
-  };
-  add("--html", flags->html,
-      "write a page here: tables, charts, topology, environment, commands",
-      "PATH", "report.html; none with another output");
-  add("--tensorboard", flags->tensorboard,
-      "folder for TensorBoard's event files; several runs: a folder in it "
-      "for each",
-      "DIR", "none");
-  add("--trace", flags->trace,
-      "write the time line of a typical step here: for Perfetto "
-      "(ui.perfetto.dev)",
-      "PATH", "none");
+  add_path(*command, "--html", flags->html,
+           "write a page here: tables, charts, topology, environment, commands")
+      ->default_str("report.html; none with another output")
+      ->group("Output");
+  add_path(*command, "--tensorboard", flags->tensorboard,
+           "folder for TensorBoard's event files; several runs: a folder in it "
+           "for each",
+           "DIR")
+      ->group("Output");
+  add_path(*command, "--trace", flags->trace,
+           "write the time line of a typical step here: for Perfetto "
+           "(ui.perfetto.dev)")
+      ->group("Output");
   command->footer(
       "Example:\n"
       "  lockstep report runs/single runs/dp --html report.html");

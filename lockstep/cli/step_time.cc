@@ -21,12 +21,11 @@ namespace {
 struct StepTimeFlags {
   ModelFlags model;
   DeviceFlags devices;
-  MemoryFormatFlags memory_format{.channels_last = "off"};
-  report::Work work;
-  int64_t shards = 0;
+  std::string channels_last = "off";
+  report::TimedRun run;  ///< numbers are bound to it directly
+  std::string precision = "fp32";
   std::string strategy = "single";
   RankFlags ranks;
-  std::string trace;
 };
 
 bool is_own_loop(const std::string& strategy) {
@@ -40,7 +39,7 @@ std::string wrapper_of(const std::string& strategy) {
 }
 
 report::TimedRun to_run(const StepTimeFlags& flags) {
-  report::TimedRun run;
+  report::TimedRun run = flags.run;
   // The optimizers of the reference workloads.
   if (is_language_model(flags.model)) {
     run.task = tasks::TextOptions{
@@ -52,7 +51,7 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   } else {
     run.task = tasks::ImageOptions{
         .model = to_model_spec(flags.model),
-        .channels_last = to_channels_last(flags.memory_format),
+        .channels_last = to_channels_last(flags.channels_last),
         .optimizer = {.lr = 1e-3,
                       .momentum = 0.9,
                       .weight_decay = 0,
@@ -73,10 +72,7 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
     options.devices().resize(1);
     if (options.devices().front().is_cpu()) options.devices(devices("cpu"));
   }
-  options.shards(flags.shards);
-  options.precision(train::parse_precision(flags.work.precision));
-  options.batch_size(flags.work.batch_size);
-  options.seed(flags.work.seed);
+  options.precision(train::parse_precision(flags.precision));
   return run;
 }
 
@@ -88,40 +84,38 @@ void add_step_time(CLI::App& app) {
                   "Time one strategy on a fixed batch; what `compare` runs");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
+  train::TrainOptions& options = flags->run.train;
   add_model_options(*command, flags->model, report::compared_models());
-  add_precision_option(*command, flags->work.precision);
+  add_precision_option(*command, flags->precision);
   add_device_options(*command, flags->devices, "all");
-  add_memory_format_option(*command, flags->memory_format);
+  add_channels_last_option(*command, flags->channels_last);
   command->add_option("--strategy", flags->strategy, "how to train")
       ->check(one_of(report::compared_strategies()));
   add_rank_options(*command, flags->ranks);
-  command->add_option("--batch-size", flags->work.batch_size, "samples")
+  command->add_option("--batch-size", options.batch_size(), "samples")
       ->check(whole_number(1));
-  command->add_option("--steps", flags->work.steps, "timed")
+  command->add_option("--steps", flags->run.steps, "timed")
       ->check(whole_number(1));
-  command->add_option("--warmup", flags->work.warmup, "before, not timed")
+  command->add_option("--warmup", flags->run.warmup, "before, not timed")
       ->check(whole_number(0));
-  command->add_option("--seed", flags->work.seed, "of weights and batch")
+  command->add_option("--seed", options.seed(), "of weights and batch")
       ->check(whole_number(0));
-  command->add_option("--shards", flags->shards, "logical shards")
+  command->add_option("--shards", options.shards(), "logical shards")
       ->check(whole_number(0));
-  command->add_option("--trace", flags->trace, "Chrome trace of all ranks");
+  command->add_option("--trace", flags->run.trace, "Chrome trace of all ranks");
   command->callback([flags] {
     // The parent process waits for the output. If the parent ends, there is no
     // reason to continue.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (report::has_ranks(flags->strategy) && !is_rank()) {
-      start_ranks(flags->devices);
+      start_ranks(to_devices(flags->devices, "all").size());
     }
     // Called before the first tensor is created, so that all tensors are
     // charged to an account.
     install_accounting_allocator();
     const auto run = to_run(*flags);
-    const report::TimedSteps timed{.steps = flags->work.steps,
-                                   .warmup = flags->work.warmup};
-    auto measured = is_own_loop(flags->strategy)
-                        ? report::measure_own_loop(run, timed, flags->trace)
-                        : report::measure_steps(run, timed, flags->trace);
+    auto measured = is_own_loop(flags->strategy) ? report::measure_own_loop(run)
+                                                 : report::measure_steps(run);
     measured.report.command = command_line();
     if (run.world.rank() == 0) {
       fmt::print("{}\n", report::to_json(measured).dump());

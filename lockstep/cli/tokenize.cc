@@ -11,8 +11,8 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/data/text/tokenizer.h"
 
@@ -144,22 +144,16 @@ void add_tokenize(CLI::App& app) {
                    "with GPT-2's vocab.json and merges.txt")
       ->type_name("NAME|PATH")
       ->required();
-  command
-      ->add_option("--shard-tokens", options.shard_tokens(),
-                   "tokens of a file, but for the last one")
-      ->type_name("N")
-      ->check(whole_number(1, std::numeric_limits<int32_t>::max()));
+  add_count(*command, "--shard-tokens", options.shard_tokens(),
+            {1, std::numeric_limits<int32_t>::max()},
+            "tokens of a file, but for the last one");
   add_number(*command, "--val-fraction", options.val_fraction(),
              "part of the tokens, the last ones, that is for validation")
-      ->type_name("X")
       ->check(number(0, Bound::kIncluded, 1));
-  command
-      ->add_option("--threads", options.threads(),
-                   "files to encode at the same time; each, and its tokens, "
-                   "is in memory")
-      ->type_name("N")
-      ->default_str("cores")
-      ->check(whole_number(1, 1024));
+  add_count(*command, "--threads", options.threads(), {1, 1024},
+            "files to encode at the same time; each, and its tokens, "
+            "is in memory")
+      ->default_str("cores");
   command->add_flag("--json", flags->as_json,
                     "print what was done as JSON [no]");
   command->footer(

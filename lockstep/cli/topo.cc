@@ -1,17 +1,15 @@
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
-#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/inspect/device_topology.h"
@@ -102,9 +100,7 @@ void show(const TopoFlags& flags) {
     if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
   }
   if (!flags.html.empty()) {
-    AtomicFile file(flags.html);
-    file.write(topology_page(topology, speeds));
-    file.commit();
+    write_atomically(flags.html, topology_page(topology, speeds));
   }
   if (flags.as_json) {
     fmt::print("{}\n", to_json(topology, speeds).dump(2));
@@ -122,12 +118,10 @@ void add_topo(CLI::App& app) {
       add_command(app, "topo", "Show how devices are connected, and how fast");
   auto flags = std::make_shared<TopoFlags>();
   add_device_options(*command, flags->devices, "all");
-  command
-      ->add_option("--replay", flags->replay,
-                   "show a recorded topology instead: what `nvidia-smi topo "
-                   "-m` or --json wrote")
-      ->type_name("FILE")
-      ->default_str("none");
+  add_path(*command, "--replay", flags->replay,
+           "show a recorded topology instead: what `nvidia-smi topo "
+           "-m` or --json wrote",
+           "FILE");
   command->add_flag("--no-measure", flags->no_measure,
                     "do not measure the links [no]");
   auto* json = command->add_flag("--json", flags->as_json, "print JSON [no]");
@@ -135,9 +129,7 @@ void add_topo(CLI::App& app) {
       ->add_flag("--dot", flags->as_dot,
                  "print a graph for Graphviz's dot [no]")
       ->excludes(json);
-  command->add_option("--html", flags->html, "write it as a page here, too")
-      ->type_name("PATH")
-      ->default_str("none");
+  add_path(*command, "--html", flags->html, "write it as a page here, too");
   command->footer(
       "The matrix is that of `nvidia-smi topo -m`. Slices of the host are "
       "devices\nlike GPUs: what they share is a core, a cache or a NUMA node.");

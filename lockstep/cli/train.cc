@@ -1,4 +1,3 @@
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,12 +9,11 @@
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
-#include "lockstep/cli/start/number_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {
 namespace {
@@ -30,7 +28,7 @@ struct TrainFlags {
   ModelFlags model;
   LanguageModelFlags language;
   DataFlags data;
-  MemoryFormatFlags memory_format;
+  std::string channels_last = "auto";
   RunFlags run;
   tasks::OptimizerOptions optimizer_options;
   std::string optimizer;  ///< empty: chosen by the model
@@ -44,52 +42,49 @@ struct TrainFlags {
 };
 
 void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
-  const auto add = [](CLI::Option* option) {
-    option->group("Optimizer and schedule");
-    return option;
-  };
-  add(app.add_option("--optimizer", flags.optimizer, "sgd or adamw"))
-      ->type_name("NAME")
+  const std::string group = "Optimizer and schedule";
+  add_choice(app, "--optimizer", flags.optimizer, {"sgd", "adamw"},
+             "sgd or adamw")
       ->default_str("sgd; language models: adamw")
-      ->check(one_of({"sgd", "adamw"}));
-  add(add_number(app, "--lr", flags.lr, "learning rate"))
-      ->type_name("X")
+      ->group(group);
+  add_number(app, "--lr", flags.lr, "learning rate")
       ->default_str("0.02; with steps 0.1; adamw: 0.001")
-      ->check(number(0));
-  add(add_number(app, "--momentum", flags.momentum, "sgd: momentum"))
-      ->type_name("X")
+      ->check(number(0))
+      ->group(group);
+  add_number(app, "--momentum", flags.momentum, "sgd: momentum")
       ->default_str("0.9")
-      ->check(number(0));
-  add(add_number(app, "--weight-decay", flags.weight_decay, "weight decay"))
-      ->type_name("X")
+      ->check(number(0))
+      ->group(group);
+  add_number(app, "--weight-decay", flags.weight_decay, "weight decay")
       ->default_str("0.0005; adamw: 0.01; language models: 0.1, of matrices")
-      ->check(number(0));
-  add(add_number(app, "--beta2", flags.beta2,
-                 "adamw: how slowly the second moments follow"))
-      ->type_name("X")
+      ->check(number(0))
+      ->group(group);
+  add_number(app, "--beta2", flags.beta2,
+             "adamw: how slowly the second moments follow")
       ->default_str("0.999; language models: 0.99")
-      ->check(number(0));
-  add(add_number(app, "--final-lr", flags.final_lr,
-                 "cosine: the learning rate at the end"))
-      ->type_name("X")
+      ->check(number(0))
+      ->group(group);
+  add_number(app, "--final-lr", flags.final_lr,
+             "cosine: the learning rate at the end")
       ->default_str("0; language models: a tenth of --lr")
-      ->check(number(0));
-  add(app.add_flag("--nesterov", flags.optimizer_options.nesterov,
-                   "sgd: Nesterov's momentum [no]"));
-  add(app.add_option("--schedule", flags.schedule,
-                     "constant, steps (x 0.1 at each milestone) or cosine"))
-      ->type_name("NAME")
-      ->check(one_of({"constant", "steps", "cosine"}));
-  add(app.add_option("--milestones", flags.optimizer_options.milestones,
-                     "steps: epochs at which the rate drops"))
+      ->check(number(0))
+      ->group(group);
+  app.add_flag("--nesterov", flags.optimizer_options.nesterov,
+               "sgd: Nesterov's momentum [no]")
+      ->group(group);
+  add_choice(app, "--schedule", flags.schedule, {"constant", "steps", "cosine"},
+             "constant, steps (x 0.1 at each milestone) or cosine")
+      ->group(group);
+  app.add_option("--milestones", flags.optimizer_options.milestones,
+                 "steps: epochs at which the rate drops")
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("4,9,14")
-      ->check(whole_number(1));
-  add(app.add_option("--warmup-steps", flags.optimizer_options.warmup_steps,
-                     "steps of linear warm-up"))
-      ->type_name("N")
-      ->check(whole_number(0));
+      ->check(whole_number(1))
+      ->group(group);
+  add_count(app, "--warmup-steps", flags.optimizer_options.warmup_steps, {0},
+            "steps of linear warm-up")
+      ->group(group);
 }
 
 void choose_optimizer(const TrainFlags& flags, bool is_language,
@@ -152,7 +147,7 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
                "train without random crop and flip [no]")
       ->group("Model and data");
   add_run_options(app, flags.run);
-  add_memory_format_option(app, flags.memory_format);
+  add_channels_last_option(app, flags.channels_last);
   add_optimizer_options(app, flags);
 }
 
@@ -183,14 +178,9 @@ bool trains_language_model(const TrainFlags& flags,
   return saved.has_value();
 }
 
-/// A run that trains a classifier of images.
-struct ImageRun {
-  train::TrainOptions train;
-  tasks::ImageOptions images;
-};
-
-// Like to_text_run(), throws BadUsage.
-ImageRun to_image_run(const TrainFlags& flags) {
+// Returns the options of a run that trains an image classifier. Like
+// to_text_options(), throws BadUsage.
+tasks::ImageOptions to_image_options(const TrainFlags& flags) {
   if (flags.language.context || flags.language.dropout ||
       flags.language.recompute) {
     throw BadUsage(
@@ -202,22 +192,16 @@ ImageRun to_image_run(const TrainFlags& flags) {
       .model = to_model_spec(flags.model),
       .data = to_data_spec(flags.data),
       .augment = !flags.no_augment,
-      .channels_last = to_channels_last(flags.memory_format),
+      .channels_last = to_channels_last(flags.channels_last),
       .optimizer = flags.optimizer_options};
   choose_schedule(flags, images.optimizer);
   choose_optimizer(flags, false, images.optimizer);
-  return {.train = to_train_options(flags.run), .images = images};
+  return images;
 }
 
-/// A run that trains a language model.
-struct TextRun {
-  train::TrainOptions train;
-  tasks::TextOptions text;
-};
-
-TextRun to_text_run(const TrainFlags& flags,
-                    const std::optional<tasks::SavedModel>& saved) {
-  if (flags.no_augment || flags.memory_format.channels_last != "auto" ||
+tasks::TextOptions to_text_options(
+    const TrainFlags& flags, const std::optional<tasks::SavedModel>& saved) {
+  if (flags.no_augment || flags.channels_last != "auto" ||
       flags.model.stem != "cifar") {
     throw BadUsage(
         "[usage] --no-augment, --channels-last and --stem are for images, got "
@@ -237,7 +221,7 @@ TextRun to_text_run(const TrainFlags& flags,
   check_language_options(flags.language, text.model);
   choose_schedule(flags, text.optimizer);
   choose_optimizer(flags, true, text.optimizer);
-  return {.train = to_train_options(flags.run), .text = text};
+  return text;
 }
 
 void run(const TrainFlags& flags) {
@@ -245,21 +229,17 @@ void run(const TrainFlags& flags) {
   std::string data, model = flags.model.model;
   const auto saved = find_saved_model(flags);
   if (trains_language_model(flags, saved)) {
-    const TextRun text = to_text_run(flags, saved);
+    const tasks::TextOptions text = to_text_options(flags, saved);
     data = flags.data.file;
-    model = text.text.model.name;
-    task = std::make_shared<tasks::TextTask>(text.text);
+    model = text.model.name;
+    task = std::make_shared<tasks::TextTask>(text);
   } else {
-    const ImageRun images = to_image_run(flags);
-    data = images.images.data.name == "synthetic" ? "built-in images"
-                                                  : images.images.data.name;
-    task = std::make_shared<tasks::ImageTask>(images.images);
+    const tasks::ImageOptions images = to_image_options(flags);
+    data =
+        images.data.name == "synthetic" ? "built-in images" : images.data.name;
+    task = std::make_shared<tasks::ImageTask>(images);
   }
-  run_task(flags.run, fmt::format("training {} on {}", model, data),
-           [&](const train::TrainOptions& options,
-               const train::RunContext& context) {
-             return train::run_training(*task, options, context);
-           });
+  run_task(flags.run, fmt::format("training {} on {}", model, data), *task);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -22,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/input_file.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 
@@ -220,9 +220,7 @@ void unpack_file(const RemoteDataset& dataset, const RemoteFile& file,
   for (const auto& [name, digest] : digests) {
     text += fmt::format("{}  {}\n", digest, name);
   }
-  AtomicFile record(record_path(dataset, dir));
-  record.write(text);
-  record.commit();
+  write_atomically(record_path(dataset, dir), text);
   if (removes_archive) fs::remove(archive);
 }
 
@@ -338,8 +336,8 @@ std::map<std::string, std::string> unpack(const std::string& archive,
   std::map<std::string, std::string> digests;
   while (archive_entry* entry = reader.next()) {
     const std::string path = path_of(reader, entry);
-    const auto member = std::find_if(
-        file.members.begin(), file.members.end(), [&](const Member& candidate) {
+    const auto member =
+        std::ranges::find_if(file.members, [&](const Member& candidate) {
           return path == file.folder + "/" + candidate.name;
         });
     if (member != file.members.end()) {

@@ -20,6 +20,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
@@ -37,9 +38,7 @@ constexpr size_t kMostVersionBytes = 1024;
 constexpr int64_t kLeastShareOfRest = 100;
 constexpr int64_t kMostWantedBytes = 1 << 20;
 
-struct Headers {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
+using Headers = std::unique_ptr<curl_slist, void (*)(curl_slist*)>;
 
 /// The result of a try.
 struct End {
@@ -122,7 +121,7 @@ class Fetch {
     return end_of(code, status);
   }
 
-  std::unique_ptr<curl_slist, Headers> set_up() {
+  Headers set_up() {
     const auto set = [this](CURLoption option, auto value) {
       curl_easy_setopt(curl_, option, value);
     };
@@ -146,7 +145,7 @@ class Fetch {
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFOFUNCTION, &Fetch::on_progress);
     set(CURLOPT_XFERINFODATA, this);
-    std::unique_ptr<curl_slist, Headers> headers;
+    Headers headers(nullptr, curl_slist_free_all);
     if (had_ > 0) {
       set(CURLOPT_RANGE, fmt::format("{}-", had_).c_str());
       const std::string version = read_version();
@@ -340,9 +339,7 @@ class Fetch {
       version = header("Last-Modified");
     }
     if (version.empty() || shown(version) != version) return;
-    AtomicFile file(version_path(path_));
-    file.write(version);
-    file.commit();
+    write_atomically(version_path(path_), version);
   }
 
   [[noreturn]] void refuse_file(const char* what) const {

@@ -134,19 +134,18 @@ Topology device_topology(std::span<const Device> devices) {
   for (const Device& device : devices) {
     uuids.push_back(cuda::uuid(device.index));
   }
-  const auto nvml = Nvml::open();
-  if (!nvml) {
+  auto topology = nvml_topology(uuids);
+  if (!topology) {
     throw DeviceError({.code = ErrorCode::kDeviceFailed,
                        .what = "NVML, which knows how GPUs are connected, does "
                                "not answer",
                        .expected = "libnvidia-ml.so.1 of the driver",
                        .fix = "install the driver's own libraries"});
   }
-  Topology topology = nvml->topology(uuids);
   for (size_t i = 0; i < devices.size(); ++i) {
-    topology.devices[i].name = fmt::format("GPU{}", devices[i].index);
+    topology->devices[i].name = fmt::format("GPU{}", devices[i].index);
   }
-  return topology;
+  return *topology;
 }
 
 Topology synthetic_topology(const std::string& description,

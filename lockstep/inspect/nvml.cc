@@ -33,6 +33,10 @@ struct PciInfo {  // nvmlPciInfo_t
   char bus_id[32];
 };
 
+std::string bus_id_of(const PciInfo& info) {
+  return {info.bus_id, ::strnlen(info.bus_id, sizeof(info.bus_id))};
+}
+
 // Converts a value of nvmlGpuTopologyLevel_t.
 Connection connection_of_level(unsigned level) {
   switch (level) {
@@ -70,22 +74,25 @@ std::string numa_node(const std::string& bus_id, const std::string& root) {
   return in && node >= 0 ? fmt::format("{}", node) : "";
 }
 
-}  // namespace
-
-class Nvml::Library {
+// NVIDIA's management library. It comes with the driver, so it is opened at run
+// time.
+class Nvml {
  public:
-  explicit Library(void* opened) : opened_(opened) {}
-  ~Library() {
+  explicit Nvml(const std::string& library)
+      : opened_(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)) {}
+  ~Nvml() {
     if (is_started_) shutdown_();
-    ::dlclose(opened_);
+    if (opened_ != nullptr) ::dlclose(opened_);
   }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
 
-  /// Returns false if a function is missing or the driver does not respond.
+  /// Returns false if the library or a function is missing, or if the driver
+  /// does not respond.
   bool start() {
     const bool has_all =
-        find(init_, "nvmlInit_v2") && find(shutdown_, "nvmlShutdown") &&
+        opened_ != nullptr && find(init_, "nvmlInit_v2") &&
+        find(shutdown_, "nvmlShutdown") &&
         find(count_, "nvmlDeviceGetCount_v2") &&
         find(by_index_, "nvmlDeviceGetHandleByIndex_v2") &&
         find(uuid_, "nvmlDeviceGetUUID") &&
@@ -116,8 +123,7 @@ class Nvml::Library {
 
   std::string bus_id(Handle device) const {
     PciInfo info{};
-    if (pci_(device, &info) != kSuccess) return "";
-    return {info.bus_id, ::strnlen(info.bus_id, sizeof(info.bus_id))};
+    return pci_(device, &info) == kSuccess ? bus_id_of(info) : "";
   }
 
   std::string cpu_affinity(Handle device) const {
@@ -162,9 +168,7 @@ class Nvml::Library {
       ++up;
       PciInfo end{};
       if (link_peer_(one, link, &end) == kSuccess &&
-          lower(std::string(end.bus_id,
-                            ::strnlen(end.bus_id, sizeof(end.bus_id)))) ==
-              lower(peer)) {
+          lower(bus_id_of(end)) == lower(peer)) {
         ++direct;
       }
     }
@@ -190,28 +194,18 @@ class Nvml::Library {
   Result (*affinity_)(Handle, unsigned, unsigned long*) = nullptr;
 };
 
-std::optional<Nvml> Nvml::open(const std::string& library) {
-  void* opened = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (opened == nullptr) return std::nullopt;
-  auto made = std::make_shared<Library>(opened);
-  if (!made->start()) return std::nullopt;
-  return Nvml(std::move(made));
-}
+}  // namespace
 
-std::vector<std::string> Nvml::uuids() const {
-  std::vector<std::string> found;
-  for (const auto& [uuid, handle] : library_->devices()) found.push_back(uuid);
-  return found;
-}
-
-Topology Nvml::topology(const std::vector<std::string>& uuids,
-                        const std::string& root) const {
-  const auto known = library_->devices();
+std::optional<Topology> nvml_topology(const std::vector<std::string>& uuids,
+                                      const std::string& library,
+                                      const std::string& root) {
+  Nvml nvml(library);
+  if (!nvml.start()) return std::nullopt;
+  const auto known = nvml.devices();
   std::vector<Handle> handles;
   for (const std::string& uuid : uuids) {
-    const auto found =
-        std::find_if(known.begin(), known.end(),
-                     [&](const auto& device) { return device.first == uuid; });
+    const auto found = std::ranges::find_if(
+        known, [&](const auto& device) { return device.first == uuid; });
     if (found == known.end()) {
       throw DeviceError(
           {.code = ErrorCode::kNoSuchDevice,
@@ -224,12 +218,12 @@ Topology Nvml::topology(const std::vector<std::string>& uuids,
   for (size_t i = 0; i < handles.size(); ++i) {
     topology.devices.push_back(
         {.name = fmt::format("GPU{}", i),
-         .cpu_affinity = library_->cpu_affinity(handles[i]),
-         .numa_affinity = numa_node(library_->bus_id(handles[i]), root)});
+         .cpu_affinity = nvml.cpu_affinity(handles[i]),
+         .numa_affinity = numa_node(nvml.bus_id(handles[i]), root)});
     auto& row = topology.connections.emplace_back();
     for (size_t j = 0; j < handles.size(); ++j) {
       row.push_back(i == j ? Connection{ConnectionKind::kSelf}
-                           : library_->between(handles[i], handles[j]));
+                           : nvml.between(handles[i], handles[j]));
     }
   }
   return topology;

@@ -120,7 +120,7 @@ Topology parse_matrix(const std::string& text) {
   }
   const auto cell_named = [&](const std::vector<std::string>& cells,
                               const char* name) {
-    const auto found = std::find(header.begin(), header.end(), name);
+    const auto found = std::ranges::find(header, name);
     const auto at = static_cast<size_t>(found - header.begin()) + 1;
     return found != header.end() && at < cells.size() ? cells[at] : "";
   };

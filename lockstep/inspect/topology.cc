@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 
 namespace lockstep::inspect {
 namespace {
@@ -45,16 +45,14 @@ constexpr std::array<Meaning, 11> kMeanings = {{
 }};
 
 const Meaning& meaning_of(ConnectionKind kind) {
-  return *std::find_if(
-      kMeanings.begin(), kMeanings.end(),
-      [kind](const Meaning& meaning) { return meaning.kind == kind; });
+  return *std::ranges::find(kMeanings, kind, &Meaning::kind);
 }
 
 bool has(const Topology& topology, std::string TopologyDevice::*affinity) {
-  return std::any_of(topology.devices.begin(), topology.devices.end(),
-                     [affinity](const TopologyDevice& device) {
-                       return !(device.*affinity).empty();
-                     });
+  return std::ranges::any_of(topology.devices,
+                             [affinity](const TopologyDevice& device) {
+                               return !(device.*affinity).empty();
+                             });
 }
 
 }  // namespace
@@ -72,14 +70,10 @@ Connection parse_connection(const std::string& text) {
     }
   }
   constexpr int kMostLinks = 1024;
-  int links = 0;
-  const char* end = text.data() + text.size();
-  if (text.starts_with("NV") && text.size() > 2) {
-    const auto [last, error] = std::from_chars(text.data() + 2, end, links);
-    if (error == std::errc{} && last == end && links >= 1 &&
-        links <= kMostLinks) {
-      return {ConnectionKind::kNvLink, links};
-    }
+  const auto links =
+      text.starts_with("NV") ? parse_number<int>(text.substr(2)) : std::nullopt;
+  if (links && *links >= 1 && *links <= kMostLinks) {
+    return {ConnectionKind::kNvLink, *links};
   }
   throw InvalidArgument(
       "topo", {.code = ErrorCode::kMalformedData,
@@ -115,8 +109,8 @@ std::string render_legend(const Topology& topology) {
   for (const auto& row : topology.connections) {
     for (const Connection& cell : row) used.insert(cell.kind);
   }
-  const bool has_gpus = std::any_of(
-      topology.devices.begin(), topology.devices.end(),
+  const bool has_gpus = std::ranges::any_of(
+      topology.devices,
       [](const auto& device) { return !device.name.starts_with("cpu:"); });
   std::string text = "Legend:\n\n";
   for (const Meaning& meaning : kMeanings) {

@@ -2,11 +2,13 @@
 
 #include <string>
 
-#include "lockstep/report/colour.h"
 #include "lockstep/report/comparison/comparison.h"
 #include "lockstep/report/comparison/time_line.h"
 
 namespace lockstep::report {
+
+/// Whether text for a terminal has colours.
+enum class Colour { kNever, kAlways };
 
 /// Returns the whole comparison for a terminal of `width` columns, which no
 /// line exceeds: the tables, the time lines, and how to read them.

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include <fmt/format.h>
-
-#include "lockstep/report/comparison/comparison.h"
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/train/record/tensorboard_log.h"
 
 namespace lockstep::report {

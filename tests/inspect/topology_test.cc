@@ -18,6 +18,8 @@
 namespace lockstep::inspect {
 namespace {
 
+// Reports the GPUs in another order than CUDA: GPU-7 first.
+const std::string kFakeNvml = LOCKSTEP_BINARY_DIR "/tests/libfake_nvml.so";
 const std::string kRecorded = LOCKSTEP_SOURCE_DIR "/examples/topologies/";
 
 std::string text_of(const std::string& path) {
@@ -147,9 +149,6 @@ TEST(HostTopology, OfThisHostIsThere) {
 }
 
 TEST(GpuTopology, IsThatOfNvmlByUuid) {
-  const auto nvml = Nvml::open(LOCKSTEP_BINARY_DIR "/tests/libfake_nvml.so");
-  ASSERT_TRUE(nvml);
-  EXPECT_EQ(nvml->uuids().front(), "GPU-7");
   std::vector<std::string> uuids;
   for (int i = 0; i < 8; ++i) uuids.push_back("GPU-" + std::to_string(i));
   const TemporaryFolder root;
@@ -158,7 +157,9 @@ TEST(GpuTopology, IsThatOfNvmlByUuid) {
   std::filesystem::create_directories(gpu);
   std::ofstream(gpu / "numa_node") << "1\n";
 
-  Topology topology = nvml->topology(uuids, root.path());
+  const auto found = nvml_topology(uuids, kFakeNvml, root.path());
+  ASSERT_TRUE(found);
+  Topology topology = *found;
   EXPECT_EQ(topology.devices[5].cpu_affinity, "32-63");
   EXPECT_EQ(topology.devices[5].numa_affinity, "1");
   EXPECT_EQ(topology.devices[0].numa_affinity, "");
@@ -169,24 +170,24 @@ TEST(GpuTopology, IsThatOfNvmlByUuid) {
   EXPECT_EQ(render_matrix(topology),
             text_of(kRecorded + "eight_gpus_nvlink_pairs.txt"));
   // The GPUs of CUDA_VISIBLE_DEVICES=5,6.
-  EXPECT_EQ(cells(nvml->topology({"GPU-5", "GPU-6"}, root.path())),
+  EXPECT_EQ(cells(*nvml_topology({"GPU-5", "GPU-6"}, kFakeNvml)),
             (std::vector<std::string>{"X", "NODE", "NODE", "X"}));
-  EXPECT_EQ(error_code_of([&] { nvml->topology({"GPU-9"}, root.path()); }),
+  EXPECT_EQ(error_code_of([] { nvml_topology({"GPU-9"}, kFakeNvml); }),
             ErrorCode::kNoSuchDevice);
 }
 
 TEST(GpuTopology, CountsTheLinksToASwitch) {
   ::setenv("LOCKSTEP_FAKE_NVML", "switch", 1);
-  const auto nvml = Nvml::open(LOCKSTEP_BINARY_DIR "/tests/libfake_nvml.so");
-  ASSERT_TRUE(nvml);
-  EXPECT_EQ(cells(nvml->topology({"GPU-0", "GPU-3"})),
+  const auto topology = nvml_topology({"GPU-0", "GPU-3"}, kFakeNvml);
+  ASSERT_TRUE(topology);
+  EXPECT_EQ(cells(*topology),
             (std::vector<std::string>{"X", "NV18", "NV18", "X"}));
   ::unsetenv("LOCKSTEP_FAKE_NVML");
 }
 
 TEST(GpuTopology, NeedsALibrary) {
-  EXPECT_FALSE(Nvml::open("libno-such-nvml.so.1"));
-  EXPECT_FALSE(Nvml::open("libm.so.6"));  // without NVML's functions
+  EXPECT_FALSE(nvml_topology({}, "libno-such-nvml.so.1"));
+  EXPECT_FALSE(nvml_topology({}, "libm.so.6"));  // without NVML's functions
 }
 
 TEST(LinkSpeed, IsMeasuredInBothDirections) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/table.h"
+#include "lockstep/base/terminal.h"
 #include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 #include "tests/report/texts.h"
@@ -71,7 +72,7 @@ TEST(Text, FitsTerminalsOfAnyWidth) {
 }
 
 TEST(Text, HasNoColourWhereThereIsNoTerminal) {
-  EXPECT_EQ(colour_of(-1), Colour::kNever);
+  EXPECT_FALSE(wants_colour(-1));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/download/download_dataset.h"
@@ -27,17 +28,71 @@ namespace {
 /// is redrawn, elsewhere in a line for each tenth of the file.
 class DownloadProgress {
  public:
-  DownloadProgress();
   /// Begins a file of this name, which comes from `url`.
-  void begin(const std::string& name, const std::string& url);
-  void show(int64_t done_bytes, int64_t all_bytes);
+  void begin(const std::string& name, const std::string& url) {
+    end();
+    fmt::print("{}\n", url);
+    std::fflush(stdout);
+    name_ = name;
+    watch_ = Stopwatch();
+    first_bytes_ = -1;
+    tenths_ = 0;
+  }
+
+  void show(int64_t done_bytes, int64_t all_bytes) {
+    if (first_bytes_ < 0) {
+      first_bytes_ = done_bytes;
+      tenths_ = static_cast<int>(10 * done_bytes / all_bytes);
+    }
+    const auto done = static_cast<double>(done_bytes);
+    const auto all = static_cast<double>(all_bytes);
+    const double part = done / all;
+    if (!is_terminal_) {
+      const int tenths = static_cast<int>(10 * part);
+      if (tenths <= tenths_) return;
+      tenths_ = tenths;
+      fmt::print("  {} {} % of {}\n", name_, 10 * tenths, format_bytes(all));
+      std::fflush(stdout);
+      return;
+    }
+    constexpr double kBetween = 0.1;
+    const bool is_whole = done_bytes == all_bytes;
+    if (has_drawn_ && !is_whole && since_drawn_.seconds() < kBetween) return;
+    since_drawn_ = Stopwatch();
+    const double rate =
+        (done - static_cast<double>(first_bytes_)) / (watch_.seconds() + 1e-6);
+    std::string text = fmt::format("{:3.0f} % of {}, {}/s", 100 * part,
+                                   format_bytes(all), format_bytes(rate));
+    if (rate > 0 && !is_whole) {
+      text += fmt::format(", {} left", format_duration((all - done) / rate));
+    }
+    const int room = terminal_width(STDOUT_FILENO) - 1 -
+                     static_cast<int>(name_.size() + text.size()) - 7;
+    const int width = std::clamp(room, 0, 30);
+    const int filled = static_cast<int>(part * width);
+    // Goes back to the beginning of the line, and clears the rest of the line
+    // after the text.
+    fmt::print("\r  {} [{:#<{}}{:{}}] {}\033[K", name_, "", filled, "",
+               width - filled, text);
+    std::fflush(stdout);
+    has_drawn_ = true;
+  }
+
   /// Prints a line of text without overwriting the drawn line.
-  void say(const std::string& text);
+  void say(const std::string& text) {
+    end();
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+
   /// Ends the drawn line in its last state.
-  void end();
+  void end() {
+    if (has_drawn_) fmt::print("\n");
+    has_drawn_ = false;
+  }
 
  private:
-  bool is_terminal_;
+  bool is_terminal_ = is_terminal(STDOUT_FILENO);
   std::string name_;
   Stopwatch watch_;        ///< since the file began
   Stopwatch since_drawn_;  ///< for terminals
@@ -45,69 +100,6 @@ class DownloadProgress {
   int tenths_ = 0;
   bool has_drawn_ = false;
 };
-
-DownloadProgress::DownloadProgress()
-    : is_terminal_(is_terminal(STDOUT_FILENO)) {}
-
-void DownloadProgress::begin(const std::string& name, const std::string& url) {
-  end();
-  fmt::print("{}\n", url);
-  std::fflush(stdout);
-  name_ = name;
-  watch_ = Stopwatch();
-  first_bytes_ = -1;
-  tenths_ = 0;
-}
-
-void DownloadProgress::show(int64_t done_bytes, int64_t all_bytes) {
-  if (first_bytes_ < 0) {
-    first_bytes_ = done_bytes;
-    tenths_ = static_cast<int>(10 * done_bytes / all_bytes);
-  }
-  const auto done = static_cast<double>(done_bytes);
-  const auto all = static_cast<double>(all_bytes);
-  const double part = done / all;
-  if (!is_terminal_) {
-    const int tenths = static_cast<int>(10 * part);
-    if (tenths <= tenths_) return;
-    tenths_ = tenths;
-    fmt::print("  {} {} % of {}\n", name_, 10 * tenths, format_bytes(all));
-    std::fflush(stdout);
-    return;
-  }
-  constexpr double kBetween = 0.1;
-  const bool is_whole = done_bytes == all_bytes;
-  if (has_drawn_ && !is_whole && since_drawn_.seconds() < kBetween) return;
-  since_drawn_ = Stopwatch();
-  const double rate =
-      (done - static_cast<double>(first_bytes_)) / (watch_.seconds() + 1e-6);
-  std::string text = fmt::format("{:3.0f} % of {}, {}/s", 100 * part,
-                                 format_bytes(all), format_bytes(rate));
-  if (rate > 0 && !is_whole) {
-    text += fmt::format(", {} left", format_duration((all - done) / rate));
-  }
-  const int room = terminal_width(STDOUT_FILENO) - 1 -
-                   static_cast<int>(name_.size() + text.size()) - 7;
-  const int width = std::clamp(room, 0, 30);
-  const int filled = static_cast<int>(part * width);
-  // Goes back to the beginning of the line, and clears the rest of the line
-  // after the text.
-  fmt::print("\r  {} [{:#<{}}{:{}}] {}\033[K", name_, "", filled, "",
-             width - filled, text);
-  std::fflush(stdout);
-  has_drawn_ = true;
-}
-
-void DownloadProgress::say(const std::string& text) {
-  end();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
-}
-
-void DownloadProgress::end() {
-  if (has_drawn_) fmt::print("\n");
-  has_drawn_ = false;
-}
 
 struct DataCommandFlags {
   std::string name;
@@ -147,8 +139,10 @@ void get(const DataCommandFlags& flags) {
   options.fetch.stop = [] { return InterruptScope::signal() != 0; };
   const InterruptScope interrupts;
   try {
-    const auto outcome =
-        download::download_dataset(download::find_dataset(flags.name), options);
+    // The option accepts only the names of datasets.
+    const auto dataset = std::ranges::find(download::datasets(), flags.name,
+                                           &download::RemoteDataset::name);
+    const auto outcome = download::download_dataset(*dataset, options);
     progress.end();
     fmt::print("{} {} in {}\nlockstep train --data {} --data-dir {}\n",
                flags.name,
@@ -174,12 +168,9 @@ void add_data(CLI::App& app) {
   for (const auto& dataset : download::datasets()) {
     names.push_back(dataset.name);
   }
-  command
-      ->add_option("name", flags->name,
-                   fmt::format("{}", fmt::join(names, ", ")))
-      ->type_name("NAME")
-      ->required()
-      ->check(one_of(names));
+  add_choice(*command, "name", flags->name, names,
+             fmt::format("{}", fmt::join(names, ", ")))
+      ->required();
   command
       ->add_option("--dir", flags->options.dir,
                    "folder for its files; made if it is not there")

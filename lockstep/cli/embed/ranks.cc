@@ -10,7 +10,6 @@
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/run.h"
@@ -69,13 +68,9 @@ bool is_rank() {
 
 bool is_own_rank() { return env(kOwnRankVariable).has_value(); }
 
-void start_ranks(const DeviceFlags& devices) {
-  start_ranks(static_cast<int>(to_devices(devices, "all").size()));
-}
-
-void start_ranks(int count) {
+void start_ranks(size_t count) {
   launch::RunOptions options;
-  options.workers = count;
+  options.workers = static_cast<int>(count);
   // Only rank 0 prints, and its progress bar is better without a label.
   options.label_lines = launch::LabelLines::kOff;
   options.is_stdout_raw = true;

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/comm/process_group.h"
@@ -26,12 +26,9 @@ bool is_rank();
 /// it has printed everything that is printed only once.
 bool is_own_rank();
 
-/// Runs this program again with the same arguments, as a rank for each of
-/// `devices`. Then throws CLI::RuntimeError with the exit code of the job.
-[[noreturn]] void start_ranks(const DeviceFlags& devices);
-
-/// Does the same for `count` ranks.
-[[noreturn]] void start_ranks(int count);
+/// Runs this program again with the same arguments, as `count` ranks. Then
+/// throws CLI::RuntimeError with the exit code of the job.
+[[noreturn]] void start_ranks(size_t count);
 
 /// Makes this process a rank: sets context.world, context.rejoin and
 /// options.devices, which has one device for each rank of this host. Throws

@@ -1,8 +1,8 @@
 #include "lockstep/cli/embed/run_options.h"
 
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
-#include "lockstep/cli/start/number_option.h"
 
 namespace lockstep::cli {
 namespace {
@@ -10,125 +10,85 @@ namespace {
 // Adds the options for communication over slow links.
 void add_communication_options(CLI::App& app, RunFlags& flags) {
   train::CommunicationOptions& options = flags.options.communication();
-  app.add_option("--grad-compression", flags.grad_compression,
-                 "ddp: none; bf16 or fp16: gradients are sent in half the "
-                 "bytes; powersgd: as products of matrices of a low rank")
-      ->type_name("NAME")
-      ->check(one_of(train::grad_compression_names()));
-  app.add_option("--powersgd-rank", options.powersgd_rank(),
-                 "of the matrices that powersgd sends")
-      ->type_name("N")
-      ->check(whole_number(1, 1024));
-  app.add_option("--local-steps", options.local_steps(),
-                 "ddp: steps that each rank makes by itself before the ranks "
-                 "bring their parameters together; 0: they sum gradients in "
-                 "each")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--outer-optimizer", flags.outer_optimizer,
-                 "after local steps: average (local SGD) or nesterov (DiLoCo)")
-      ->type_name("NAME")
-      ->check(one_of(train::outer_optimizer_names()));
+  add_choice(app, "--grad-compression", flags.grad_compression,
+             train::grad_compression_names(),
+             "ddp: none; bf16 or fp16: gradients are sent in half the "
+             "bytes; powersgd: as products of matrices of a low rank");
+  add_count(app, "--powersgd-rank", options.powersgd_rank(), {1, 1024},
+            "of the matrices that powersgd sends");
+  add_count(app, "--local-steps", options.local_steps(), {0},
+            "ddp: steps that each rank makes by itself before the ranks "
+            "bring their parameters together; 0: they sum gradients in "
+            "each");
+  add_choice(app, "--outer-optimizer", flags.outer_optimizer,
+             train::outer_optimizer_names(),
+             "after local steps: average (local SGD) or nesterov (DiLoCo)");
   add_number(app, "--outer-lr", options.outer_lr(), "of the outer optimizer")
-      ->type_name("X")
       ->default_str("nesterov: 0.7; average: 1")
       ->check(number(0));
   add_number(app, "--outer-momentum", options.outer_momentum(), "of nesterov")
-      ->type_name("X")
       ->check(number(0));
 }
 
 void add_length_options(CLI::App& app, RunFlags& flags) {
-  app.add_option("--strategy", flags.strategy,
-                 "single, dp, ddp (a process for each device) or dp-classic "
-                 "(nn.DataParallel as the textbook has it)")
-      ->type_name("NAME")
-      ->default_str("single; several --devices: dp; several ranks: ddp")
-      ->check(one_of(train::strategy_names()));
+  add_choice(app, "--strategy", flags.strategy, train::strategy_names(),
+             "single, dp, ddp (a process for each device) or dp-classic "
+             "(nn.DataParallel as the textbook has it)")
+      ->default_str("single; several --devices: dp; several ranks: ddp");
   add_rank_options(app, flags.ranks);
   app.add_flag("--show-shards", flags.options.log().shards(),
                "print which device gets which part of a batch, in the first "
                "step and when that changes [no]");
   app.add_flag("--verbose-ranks", flags.is_verbose,
                "ddp: each rank says what it is [no]");
-  app.add_option("--batch-size", flags.options.batch_size(),
-                 "samples of a step, over all devices")
-      ->type_name("N")
-      ->check(whole_number(1));
-  app.add_option("--accumulate", flags.options.accumulate(),
-                 "micro-batches that each device computes one after another "
-                 "in a step, to need less memory: so many shards a device")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
-  app.add_option("--precision", flags.precision,
-                 "fp32; bf16 or fp16: forward and loss in that type, weights "
-                 "and their gradients in float32")
-      ->type_name("NAME")
-      ->check(one_of(train::precision_names()));
-  app.add_option("--zero", flags.zero,
-                 "ddp between hosts (tcp): 1 cuts the optimizer's state over "
-                 "the ranks, 2 the gradients, too")
-      ->type_name("N")
-      ->check(whole_number(0, 2));
+  add_count(app, "--batch-size", flags.options.batch_size(), {1},
+            "samples of a step, over all devices");
+  add_count(app, "--accumulate", flags.options.accumulate(), {1, 4096},
+            "micro-batches that each device computes one after another "
+            "in a step, to need less memory: so many shards a device");
+  add_choice(app, "--precision", flags.precision, train::precision_names(),
+             "fp32; bf16 or fp16: forward and loss in that type, weights "
+             "and their gradients in float32");
+  add_count(app, "--zero", flags.zero, {0, 2},
+            "ddp between hosts (tcp): 1 cuts the optimizer's state over "
+            "the ranks, 2 the gradients, too");
   app.add_flag("--drop-last", flags.options.loading().drop_last(),
                "leave out the samples at the end of an epoch that fill no "
                "batch [no]");
-  app.add_option("--epochs", flags.epochs, "passes over the data")
-      ->type_name("N")
-      ->default_str("1; with --max-steps as many as it takes")
-      ->check(whole_number(1));
-  app.add_option("--max-steps", flags.options.max_steps(),
-                 "stop after so many steps; 0: no limit")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--seed", flags.options.seed(),
-                 "of initial weights, order of the samples and dropout")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--shards", flags.options.shards(),
-                 "logical shards of a batch: the same number gives the same "
-                 "bits on any devices; 0: one per device")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--intra-op-threads", flags.options.intra_op_threads(),
-                 "threads a shard computes with; 0: the cores / shards")
-      ->type_name("N")
-      ->check(whole_number(0, 4096));
-  app.add_option("--eval-every", flags.options.evaluation().every(),
-                 "steps between evaluations on the test split; 0: at the end "
-                 "only")
-      ->type_name("N")
-      ->check(whole_number(0));
-  app.add_option("--early-stop", flags.options.evaluation().early_stop(),
-                 "end after so many evaluations in a row without a better "
-                 "one, by --save-best or else by the loss; 0: never")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_count(app, "--epochs", flags.epochs, {1}, "passes over the data")
+      ->default_str("1; with --max-steps as many as it takes");
+  add_count(app, "--max-steps", flags.options.max_steps(), {0},
+            "stop after so many steps; 0: no limit");
+  add_count(app, "--seed", flags.options.seed(), {0},
+            "of initial weights, order of the samples and dropout");
+  add_count(app, "--shards", flags.options.shards(), {0},
+            "logical shards of a batch: the same number gives the same "
+            "bits on any devices; 0: one per device");
+  add_count(app, "--intra-op-threads", flags.options.intra_op_threads(),
+            {0, 4096}, "threads a shard computes with; 0: the cores / shards");
+  add_count(app, "--eval-every", flags.options.evaluation().every(), {0},
+            "steps between evaluations on the test split; 0: at the end "
+            "only");
+  add_count(app, "--early-stop", flags.options.evaluation().early_stop(), {0},
+            "end after so many evaluations in a row without a better "
+            "one, by --save-best or else by the loss; 0: never");
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
   add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm(),
              "scale the gradient to this norm if it is larger; 0: off")
-      ->type_name("X")
       ->check(number(0));
-  app.add_option("--on-spike", flags.on_spike,
-                 "of the loss: nothing; skip: leave out the update; roll-back: "
-                 "take the last checkpoint's weights, too, and go on with the "
-                 "next batch")
-      ->type_name("NAME")
-      ->check(one_of(train::on_spike_names()));
+  add_choice(app, "--on-spike", flags.on_spike, train::on_spike_names(),
+             "of the loss: nothing; skip: leave out the update; roll-back: "
+             "take the last checkpoint's weights, too, and go on with the "
+             "next batch");
   add_number(app, "--spike-sigma", flags.options.spikes().sigma(),
              "a spike is above the mean of the last losses by so many of "
              "their standard deviations")
-      ->type_name("X")
       ->check(number(0));
-  app.add_option("--spike-window", flags.options.spikes().window(),
-                 "how many losses that are")
-      ->type_name("N")
-      ->check(whole_number(2, 1'000'000));
-  app.add_option("--workers", flags.options.loading().workers(),
-                 "threads that prepare batches; 0: none beside the trainer")
-      ->type_name("N")
-      ->check(whole_number(0, 256));
+  add_count(app, "--spike-window", flags.options.spikes().window(),
+            {2, 1'000'000}, "how many losses that are");
+  add_count(app, "--workers", flags.options.loading().workers(), {0, 256},
+            "threads that prepare batches; 0: none beside the trainer");
 }
 
 void add_output_options(CLI::App& app, RunFlags& flags) {
@@ -140,36 +100,28 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                      "folder of the checkpoints and run.json"))
       ->type_name("DIR")
       ->default_str("none: nothing is written");
-  add(app.add_option("--checkpoint-every", flags.options.checkpoint().every(),
-                     "steps between checkpoints; 0: at the end only"))
-      ->type_name("N")
-      ->check(whole_number(0));
-  add(app.add_option("--verify-every", flags.options.verify().every(),
-                     "ddp over tcp or nccl: steps after which ranks compare "
-                     "their parameters and optimizer's state, to find a bit "
-                     "that changed in silence; the run then goes back to the "
-                     "last state that was alike; 0: never"))
-      ->type_name("N")
-      ->check(whole_number(0));
-  add(app.add_option("--verify-gradients",
-                     flags.options.verify().gradients_every(),
-                     "each N-th step computes its gradients twice, and a third "
-                     "time where they differ, to find a processor that "
-                     "computes wrong; such a step takes twice the time; 0: "
-                     "never"))
-      ->type_name("N")
-      ->check(whole_number(0));
+  add(add_count(app, "--checkpoint-every", flags.options.checkpoint().every(),
+                {0}, "steps between checkpoints; 0: at the end only"));
+  add(add_count(app, "--verify-every", flags.options.verify().every(), {0},
+                "ddp over tcp or nccl: steps after which ranks compare "
+                "their parameters and optimizer's state, to find a bit "
+                "that changed in silence; the run then goes back to the "
+                "last state that was alike; 0: never"));
+  add(add_count(app, "--verify-gradients",
+                flags.options.verify().gradients_every(), {0},
+                "each N-th step computes its gradients twice, and a third "
+                "time where they differ, to find a processor that "
+                "computes wrong; such a step takes twice the time; 0: "
+                "never"));
   add(app.add_flag("--no-verify-first-step", flags.no_first_step_check,
                    "leave out the comparison of a replica with the model, and "
                    "of the loss with that of the whole batch, in the first "
                    "step [no]"));
-  add(app.add_option("--snapshot-every",
-                     flags.options.checkpoint().snapshot_every(),
-                     "steps between copies in memory, for `lockstep run "
-                     "--max-restarts`: a worker that is lost costs so many; 0: "
-                     "none"))
-      ->type_name("N")
-      ->check(whole_number(0));
+  add(add_count(app, "--snapshot-every",
+                flags.options.checkpoint().snapshot_every(), {0},
+                "steps between copies in memory, for `lockstep run "
+                "--max-restarts`: a worker that is lost costs so many; 0: "
+                "none"));
   add(app.add_flag("--checkpoint-every-epoch",
                    flags.options.checkpoint().each_epoch(),
                    "a checkpoint at the end of each epoch, too, all of which "
@@ -182,11 +134,9 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->type_name("METRIC")
       ->default_str("none")
       ->needs("--out-dir");
-  add(app.add_option("--keep", flags.options.checkpoint().keep(),
-                     "newest checkpoints that are kept"))
-      ->type_name("N")
-      ->default_str("3; with --checkpoint-every-epoch all")
-      ->check(whole_number(2, 1'000'000));
+  add(add_count(app, "--keep", flags.options.checkpoint().keep(),
+                {2, 1'000'000}, "newest checkpoints that are kept"))
+      ->default_str("3; with --checkpoint-every-epoch all");
   add(app.add_option("--init-from", flags.options.init_from(),
                      "checkpoint, .safetensors file or folder of Hugging "
                      "Face's whose weights to start from; the sizes of a "
@@ -206,32 +156,20 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                    "go on with other settings than the checkpoint's, to other "
                    "bits [no]"))
       ->needs(resume);
-  add(app.add_option("--report", flags.report, "also write run.json here"))
-      ->type_name("PATH")
-      ->default_str("none");
-  add(app.add_option("--csv", flags.options.log().csv(),
-                     "write loss, metrics, learning rate and time of each step "
-                     "here, a row each"))
-      ->type_name("PATH")
-      ->default_str("none");
-  add(app.add_option("--tensorboard", flags.options.log().tensorboard(),
-                     "folder to write the same to, for TensorBoard"))
-      ->type_name("DIR")
-      ->default_str("none");
-  add(app.add_option("--trace", flags.options.log().trace(),
-                     "write a time line of all ranks here: JSON for Perfetto "
-                     "(ui.perfetto.dev) and chrome://tracing"))
-      ->type_name("PATH")
-      ->default_str("none");
-  add(app.add_option("--trace-steps", flags.options.log().trace_steps(),
-                     "steps of the time line, the last of the run"))
-      ->type_name("N")
-      ->check(whole_number(1, 10'000))
+  add(add_path(app, "--report", flags.report, "also write run.json here"));
+  add(add_path(app, "--csv", flags.options.log().csv(),
+               "write loss, metrics, learning rate and time of each step "
+               "here, a row each"));
+  add(add_path(app, "--tensorboard", flags.options.log().tensorboard(),
+               "folder to write the same to, for TensorBoard", "DIR"));
+  add(add_path(app, "--trace", flags.options.log().trace(),
+               "write a time line of all ranks here: JSON for Perfetto "
+               "(ui.perfetto.dev) and chrome://tracing"));
+  add(add_count(app, "--trace-steps", flags.options.log().trace_steps(),
+                {1, 10'000}, "steps of the time line, the last of the run"))
       ->needs("--trace");
-  add(app.add_option("--log-every", flags.options.log().every(),
-                     "steps between lines where there is no terminal"))
-      ->type_name("N")
-      ->check(whole_number(1));
+  add(add_count(app, "--log-every", flags.options.log().every(), {1},
+                "steps between lines where there is no terminal"));
   add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
 }
 
@@ -272,12 +210,10 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
       ->type_name("DEVICE")
       ->default_str("the first")
       ->group("Devices");
-  app.add_option("--bad-links", flags.bad_links,
-                 "several GPUs, when copies between them arrive changed: stage "
-                 "(go through memory of the host, and say so), stop, or ignore "
-                 "(do not look)")
-      ->type_name("NAME")
-      ->check(one_of({"stage", "stop", "ignore"}))
+  add_choice(app, "--bad-links", flags.bad_links, {"stage", "stop", "ignore"},
+             "several GPUs, when copies between them arrive changed: stage "
+             "(go through memory of the host, and say so), stop, or ignore "
+             "(do not look)")
       ->group("Devices");
   add_output_options(app, flags);
 }

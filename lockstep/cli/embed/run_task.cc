@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
@@ -92,9 +93,7 @@ void write_config(const RunFlags& flags) {
   const std::string& folder = flags.options.out_dir();
   if (folder.empty()) return;
   make_directories(folder);
-  AtomicFile file(folder + "/config.json");
-  file.write(config_of(*flags.app));
-  file.commit();
+  write_atomically(folder + "/config.json", config_of(*flags.app));
 }
 
 // Checks for errors that every rank would report, so that they are reported
@@ -118,8 +117,19 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
 
 }  // namespace
 
+int run_with_torch(int argc, char** argv, const std::function<int()>& run) {
+  return run_and_report(argc, argv, [&] {
+    try {
+      return run();
+    } catch (const c10::Error& error) {
+      return fail(kExitFailed, error,
+                  fmt::format("[torch] {}", error.what_without_backtrace()));
+    }
+  });
+}
+
 void run_task(const RunFlags& flags, const std::string& beginning,
-              const TrainFunction& train) {
+              train::Task& task) {
   TrainOptions options = to_train_options(flags);
   options.strategy(strategy_of(flags));
   train::check_options(options);
@@ -136,7 +146,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
   if (options.strategy() == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
-      start_ranks(static_cast<int>(devices_of(flags).size()));
+      start_ranks(devices_of(flags).size());
     }
     join_ranks(flags.ranks, flags.devices, options, context);
     if (flags.is_verbose) {
@@ -144,7 +154,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
     }
   }
   const InterruptScope interrupts;
-  const auto report = train(options, context);
+  const auto report = train::run_training(task, options, context);
   if (context.world.rank() != 0) return;
   if (!flags.report.empty()) train::write_report(flags.report, report);
   if (!report.interrupted) return;

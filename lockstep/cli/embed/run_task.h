@@ -8,16 +8,15 @@
 
 namespace lockstep::cli {
 
-/// Trains with the given options, as run_training() does.
-using TrainFunction = std::function<train::RunReport(
-    const train::TrainOptions& options, const train::RunContext& context)>;
+/// Does what run_and_report() does, and also reports errors of LibTorch.
+int run_with_torch(int argc, char** argv, const std::function<int()>& run);
 
-/// Calls `train` as the command line says: in this process, in a process for
+/// Trains `task` as the command line says: in this process, in a process for
 /// each device, which it starts, or as a rank that a launcher started.
 /// The first line of output starts with `beginning`. If the run was
 /// stopped or processes were started, throws CLI::RuntimeError with the exit
 /// code.
 void run_task(const RunFlags& flags, const std::string& beginning,
-              const TrainFunction& train);
+              train::Task& task);
 
 }  // namespace lockstep::cli

@@ -2,15 +2,11 @@
 
 #include <filesystem>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/exit_code.h"
 #include "lockstep/base/version.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_task.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/cli/start/usage.h"
 #include "lockstep/train/run/run_training.h"
 
 namespace lockstep {
@@ -28,13 +24,7 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
       "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
   cli::RunFlags flags = cli::flags_with(defaults);
   cli::add_run_options(app, flags);
-  app.callback([&] {
-    cli::run_task(flags, "training " + model,
-                  [&](const train::TrainOptions& options,
-                      const train::RunContext& context) {
-                    return train::run_training(task, options, context);
-                  });
-  });
+  app.callback([&] { cli::run_task(flags, "training " + model, task); });
   return cli::parse_and_run(app);
 }
 
@@ -42,15 +32,8 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
 
 int train_main(int argc, char** argv, train::TrainerBase& trainer,
                const train::TrainOptions& defaults) {
-  return cli::run_and_report(argc, argv, [&] {
-    try {
-      return run(*train::task_of(trainer), defaults);
-    } catch (const c10::Error& error) {
-      return cli::fail(
-          kExitFailed, error,
-          fmt::format("[torch] {}", error.what_without_backtrace()));
-    }
-  });
+  return cli::run_with_torch(
+      argc, argv, [&] { return run(*train::task_of(trainer), defaults); });
 }
 
 }  // namespace lockstep

@@ -97,10 +97,9 @@ std::optional<std::string> text_of(const json& value) {
 
 bool is_among(const std::vector<std::string>& arguments,
               const std::string& option) {
-  return std::any_of(arguments.begin(), arguments.end(),
-                     [&](const std::string& word) {
-                       return word == option || word.starts_with(option + "=");
-                     });
+  return std::ranges::any_of(arguments, [&](const std::string& word) {
+    return word == option || word.starts_with(option + "=");
+  });
 }
 
 void check_version(const std::string& path, const json& value) {

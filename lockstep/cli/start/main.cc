@@ -25,8 +25,7 @@ constexpr std::array<std::string_view, 6> kWithoutTorch{
 bool needs_torch() {
   const auto& words = command_line();
   return words.size() < 2 ||
-         std::find(kWithoutTorch.begin(), kWithoutTorch.end(), words[1]) ==
-             kWithoutTorch.end();
+         std::ranges::find(kWithoutTorch, words[1]) == kWithoutTorch.end();
 }
 
 // exec keeps the process, with its id, open files and signals.
@@ -52,10 +51,7 @@ int main(int argc, char** argv) {
     if (needs_torch()) become_whole_program(argv);
     CLI::App app;
     set_up(app);
-    add_run(app);
-    add_split(app);
-    add_top(app);
-    add_data(app);
+    for (const auto add : {add_run, add_split, add_top, add_data}) add(app);
     return parse_and_run(app);
   });
 }

@@ -14,7 +14,6 @@
 #include "lockstep/base/output.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/version.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/usage.h"
@@ -25,6 +24,7 @@ namespace {
 
 constexpr size_t kMostErrorBytes = 64 << 10;
 
+std::vector<std::string> own_arguments;
 std::vector<std::string> words_of_program;
 
 // Returns true if the word after the option `argument` is its value. An unknown
@@ -37,38 +37,45 @@ bool takes_next(const CLI::App& command, const std::string& argument) {
   return option != nullptr && option->get_items_expected_max() > 0;
 }
 
-std::vector<std::string> own_arguments;
-
 // Users of torchrun write --batch_size as well as --batch-size.
 std::string with_dashes(std::string argument) {
-  if (argument.rfind("--", 0) != 0) return argument;
+  if (!argument.starts_with("--")) return argument;
   const auto end = std::min(argument.find('='), argument.size());
   std::replace(argument.begin(),
                argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
   return argument;
 }
 
+// Moves the user's program and its arguments from the end of `words`, which
+// begin with the name of `command`, to words_of_program. These are all words
+// from the first one that is neither an option of `command` nor an option's
+// value, or all words after "--". CLI11 must not see them, because it would
+// treat options and brackets as its own.
+void take_program_words(const CLI::App& command,
+                        std::vector<std::string>& words) {
+  auto end = words.begin() + 1;
+  for (; end != words.end(); ++end) {
+    const std::string argument = with_dashes(*end);
+    if (argument.size() < 2 || argument.front() != '-' || argument == "--") {
+      break;
+    }
+    if (takes_next(command, argument) && end + 1 != words.end()) ++end;
+  }
+  const bool has_dashes = end != words.end() && *end == "--";
+  words_of_program.assign(has_dashes ? end + 1 : end, words.end());
+  words.erase(end, words.end());
+}
+
 // Returns the words in reverse order, as CLI11's parse() of a vector requires.
-// The program words of `lockstep run` are removed.
 std::vector<std::string> to_parse(const CLI::App& app) {
   std::vector<std::string> words(own_arguments.begin() + 1,
                                  own_arguments.end());
-  std::vector<std::string> program;
   if (!words.empty() && words.front() == "run") {
-    std::vector<std::string> options(words.begin() + 1, words.end());
-    std::transform(options.begin(), options.end(), options.begin(),
-                   with_dashes);
-    const size_t count =
-        split_program_words(*app.get_subcommand("run"), options).size();
-    program.assign(words.end() - static_cast<std::ptrdiff_t>(count),
-                   words.end());
-    words.assign({"run"});
-    words.insert(words.end(), options.begin(), options.end());
+    take_program_words(*app.get_subcommand("run"), words);
   }
-  set_program_words(std::move(program));
-  std::transform(words.begin(), words.end(), words.begin(), with_dashes);
+  std::ranges::transform(words, words.begin(), with_dashes);
   words = with_config(app, std::move(words));
-  std::reverse(words.begin(), words.end());
+  std::ranges::reverse(words);
   return words;
 }
 
@@ -82,32 +89,7 @@ bool is_told_by_launcher() {
 
 }  // namespace
 
-std::vector<std::string> split_program_words(
-    const CLI::App& command, std::vector<std::string>& arguments) {
-  size_t end = 0;
-  size_t skip = 0;
-  for (; end < arguments.size(); ++end) {
-    const std::string& argument = arguments[end];
-    if (argument == "--") {
-      skip = 1;
-      break;
-    }
-    if (argument.size() < 2 || argument.front() != '-') break;
-    if (takes_next(command, argument)) ++end;
-  }
-  end = std::min(end, arguments.size());
-  std::vector<std::string> words(
-      arguments.begin() + static_cast<std::ptrdiff_t>(end + skip),
-      arguments.end());
-  arguments.resize(end);
-  return words;
-}
-
 const std::vector<std::string>& program_words() { return words_of_program; }
-
-void set_program_words(std::vector<std::string> words) {
-  words_of_program = std::move(words);
-}
 
 const std::vector<std::string>& command_line() { return own_arguments; }
 

@@ -41,16 +41,7 @@ int run_and_report(int argc, char** argv, const std::function<int()>& run);
 /// launcher, only the report shows it.
 int fail(int code, const std::exception& error, std::string_view text);
 
-/// Removes the user's program and its arguments from the end of `arguments`,
-/// which follow the name of `command`, and returns them. These are all words
-/// from the first one that is neither an option of `command` nor an option's
-/// value, or all words after "--". CLI11 must not see them, because it would
-/// treat options and brackets as its own.
-std::vector<std::string> split_program_words(
-    const CLI::App& command, std::vector<std::string>& arguments);
-
 /// Returns the program and the arguments that `lockstep run` should run.
 const std::vector<std::string>& program_words();
-void set_program_words(std::vector<std::string> words);
 
 }  // namespace lockstep::cli

@@ -12,6 +12,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 
@@ -95,9 +96,8 @@ void add_split(CLI::App& app) {
   auto* command =
       add_command(app, "split", "Show how a batch is divided over devices");
   auto flags = std::make_shared<SplitFlags>();
-  command->add_option("--batch-size", flags->batch_size, "samples of a batch")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(*command, "--batch-size", flags->batch_size, {1},
+            "samples of a batch");
   command->add_option("--devices", flags->devices, "numbers of devices")
       ->type_name("N,N")
       ->delimiter(',')

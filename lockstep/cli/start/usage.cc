@@ -62,20 +62,6 @@ std::string unknown_option(const CLI::App& command, const std::string& given,
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 80;
 
-// Breaks `text` into lines of at most `width` columns. CLI11 indents them.
-std::string wrap(const std::string& text, size_t width) {
-  std::istringstream words(text);
-  std::string wrapped;
-  size_t column = 0;
-  for (std::string word; words >> word;) {
-    const bool fits = column + 1 + word.size() <= width;
-    if (column > 0) wrapped += fits ? ' ' : '\n';
-    column = column > 0 && fits ? column + 1 + word.size() : word.size();
-    wrapped += word;
-  }
-  return wrapped;
-}
-
 class Formatter : public CLI::Formatter {
  public:
   // CLI11's formatter leaves two empty lines between groups.
@@ -97,7 +83,8 @@ class Formatter : public CLI::Formatter {
     std::istringstream lines(app->get_footer());
     std::string text;
     for (std::string line; std::getline(lines, line);) {
-      text += (line.size() > kHelpWidth ? wrap(line, kHelpWidth) : line) + "\n";
+      if (line.size() > kHelpWidth) line.erase(0, line.find_first_not_of(' '));
+      text += wrap(line, kHelpWidth) + "\n";
     }
     return text;
   }

@@ -152,9 +152,8 @@ class MetricsEndpoint::Server {
   /// Returns the time until the first deadline, or -1 to wait forever.
   int milliseconds_left() const {
     if (clients_.empty()) return -1;
-    const auto first = std::min_element(
-        clients_.begin(), clients_.end(),
-        [](const auto& a, const auto& b) { return a.deadline < b.deadline; });
+    const auto first =
+        std::ranges::min_element(clients_, {}, &Client::deadline);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
         first->deadline - Clock::now());
     return static_cast<int>(std::max<int64_t>(left.count(), 0));

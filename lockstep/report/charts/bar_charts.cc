@@ -7,7 +7,6 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/axis.h"
 #include "lockstep/report/charts/charts.h"
-#include "lockstep/report/charts/style.h"
 
 namespace lockstep::report {
 namespace {
@@ -18,15 +17,9 @@ double of_percent(const train::RunReport& report, size_t percent) {
   return all.empty() ? report.step_time_s.median : all[percent];
 }
 
-void draw_bar(Canvas& canvas, const std::string& label, double fraction,
-              const std::string& value, const std::string& css_class) {
-  label_row(canvas, label);
-  const ChartLayout& layout = canvas.layout;
-  const double length = std::max(1.0, layout.bars() * fraction);
-  canvas.rectangle(layout.bar_x(), canvas.y, length, kBarHeight, css_class,
-                   label + ": " + value);
-  canvas.text(layout.bar_x() + length + 8, canvas.y + kBarHeight - 2, value,
-              "value");
+// Writes `value` right of a bar that ends at `end`.
+void end_row(Canvas& canvas, double end, const std::string& value) {
+  canvas.text(end + 8, canvas.y + kBarHeight - 2, value, "value");
   end_row(canvas);
 }
 
@@ -53,24 +46,21 @@ void draw_step_time(Canvas& canvas, const ComparedRun& run, size_t index,
     canvas.line(low, middle - 4, low, middle + 4, "mark");
     canvas.line(high, middle - 4, high, middle + 4, "mark");
   }
-  canvas.text(std::max(end, high) + 8, canvas.y + kBarHeight - 2, value,
-              "value");
-  end_row(canvas);
-}
-
-void draw_step_times(Canvas& canvas, const Comparison& comparison,
-                     double longest) {
-  for (size_t i = 0; i < comparison.runs.size(); ++i) {
-    draw_step_time(canvas, comparison.runs[i], i, longest);
-  }
+  end_row(canvas, std::max(end, high), value);
 }
 
 void draw_memory(Canvas& canvas, const Comparison& comparison, int64_t most) {
+  const ChartLayout& layout = canvas.layout;
   const auto draw = [&](const std::string& label, int64_t bytes,
                         const std::string& css_class) {
-    draw_bar(canvas, label,
-             static_cast<double>(bytes) / static_cast<double>(most),
-             format_bytes(static_cast<double>(bytes)), css_class);
+    const std::string value = bytes_text(bytes);
+    const double length =
+        std::max(1.0, layout.bars() * static_cast<double>(bytes) /
+                          static_cast<double>(most));
+    label_row(canvas, label);
+    canvas.rectangle(layout.bar_x(), canvas.y, length, kBarHeight, css_class,
+                     label + ": " + value);
+    end_row(canvas, layout.bar_x() + length, value);
   };
   for (size_t i = 0; i < comparison.runs.size(); ++i) {
     const ComparedRun& run = comparison.runs[i];
@@ -103,9 +93,7 @@ void draw_phases(Canvas& canvas, const Comparison& comparison, double longest) {
                       100 * seconds / sum));
       x += length;
     }
-    canvas.text(x + 8, canvas.y + kBarHeight - 2, format_duration(sum),
-                "value");
-    end_row(canvas);
+    end_row(canvas, x, format_duration(sum));
   }
   std::vector<LegendEntry> entries;
   for (const Phase& phase : kPhases) {
@@ -160,8 +148,7 @@ void draw_time_line(Canvas& canvas, const TimeLine& line) {
 // Returns the time that each kind of block takes, for each lane.
 Section figures_of(const TimeLine& line) {
   Section section{.title = "Figures of the chart: " + line.title,
-                  .header = {"Lane"},
-                  .rows = {}};
+                  .header = {"Lane"}};
   const auto kinds = line.kinds();
   for (const size_t kind : kinds) {
     section.header.emplace_back(kBlockKinds[kind].name);
@@ -194,7 +181,9 @@ Chart step_time_chart(const Comparison& comparison) {
                                  : ""};
   if (longest <= 0) return chart;
   chart.draw = [&comparison, longest](Canvas& canvas) {
-    draw_step_times(canvas, comparison, longest);
+    for (size_t i = 0; i < comparison.runs.size(); ++i) {
+      draw_step_time(canvas, comparison.runs[i], i, longest);
+    }
   };
   return chart;
 }

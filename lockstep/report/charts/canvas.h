@@ -95,4 +95,15 @@ struct LegendEntry {
 /// Draws the legend on as many lines as it needs.
 void draw_legend(Canvas& canvas, const std::vector<LegendEntry>& entries);
 
+/// Returns the CSS class of run `index`, such as "run0". It is the same in all
+/// charts of a page. Shapes and lines of the class have the run's colour, and
+/// lines also have the run's own dash. After six runs, or curves of a chart,
+/// the colours start again with the first one.
+std::string run_class(size_t index);
+
+/// Returns the colours of charts, light and dark, as CSS. All have a contrast
+/// to the paper of at least 3 to 1, and letters of at least 4.5 to 1, as WCAG 2
+/// requires.
+std::string style_sheet();
+
 }  // namespace lockstep::report

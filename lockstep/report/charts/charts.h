@@ -45,4 +45,7 @@ Chart memory_history_chart(const ComparedRun& run);
 /// Shows the losses of steps and of evaluations.
 Chart loss_chart(const Comparison& comparison);
 
+/// Returns the set-up table and the charts as one picture: a whole .svg file.
+std::string picture(const Comparison& comparison);
+
 }  // namespace lockstep::report

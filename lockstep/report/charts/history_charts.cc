@@ -7,8 +7,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/charts/line_chart.h"
-#include "lockstep/report/charts/style.h"
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {
 namespace {
@@ -90,7 +89,7 @@ void draw_hill(Canvas& canvas, const ComparedRun& run, size_t index,
     shares.push_back(share_below(percentiles, begin + bin_s) -
                      share_below(percentiles, begin));
   }
-  const double most = *std::max_element(shares.begin(), shares.end());
+  const double most = *std::ranges::max_element(shares);
   const double bottom = canvas.y + kHillHeight;
   const double bin_width = width / bins;
   for (int i = 0; i < bins; ++i) {
@@ -132,8 +131,7 @@ void draw_distributions(Canvas& canvas, const Comparison& comparison) {
 Section distribution_figures(const Comparison& comparison) {
   Section section{.title = "Figures of the chart: step times",
                   .header = {"Run", "Least", "p10", "p25", "Median", "p75",
-                             "p90", "p99", "Most"},
-                  .rows = {}};
+                             "p90", "p99", "Most"}};
   for (const auto& run : comparison.runs) {
     if (!has_percentiles(run)) continue;
     std::vector<std::string> cells{run.label()};
@@ -168,19 +166,17 @@ Section memory_figures(const ComparedRun& run) {
   const train::MemoryHistory& memory = run.report.memory;
   Section section{
       .title = "Figures of the chart: memory of " + run.label(),
-      .header = {"Device", "After the first step", "After the last", "Peak"},
-      .rows = {}};
-  const auto cell = [](int64_t bytes) {
-    return format_bytes(static_cast<double>(bytes));
-  };
+      .header = {"Device", "After the first step", "After the last", "Peak"}};
   for (size_t k = 0; k < memory.held_bytes.size(); ++k) {
-    section.rows.push_back(
-        {device_label(run.report, k), cell(memory.held_bytes[k].front()),
-         cell(memory.held_bytes[k].back()), cell(memory.peak_bytes[k].back())});
+    section.rows.push_back({device_label(run.report, k),
+                            bytes_text(memory.held_bytes[k].front()),
+                            bytes_text(memory.held_bytes[k].back()),
+                            bytes_text(memory.peak_bytes[k].back())});
   }
   if (!memory.shared_bytes.empty()) {
-    section.rows.push_back({"shared by all", cell(memory.shared_bytes.front()),
-                            cell(memory.shared_bytes.back()), "-"});
+    section.rows.push_back({"shared by all",
+                            bytes_text(memory.shared_bytes.front()),
+                            bytes_text(memory.shared_bytes.back()), "-"});
   }
   return section;
 }
@@ -208,14 +204,12 @@ Canvas::Points evaluated_losses(const train::RunReport& report) {
 Section loss_figures(const Comparison& comparison) {
   Section section{
       .title = "Figures of the chart: losses",
-      .header = {"Run", "First step", "Last step", "Least", "Last evaluation"},
-      .rows = {}};
+      .header = {"Run", "First step", "Last step", "Least", "Last evaluation"}};
   for (const auto& run : comparison.runs) {
     const auto losses = losses_of(run.report);
     if (losses.empty()) continue;
-    const auto least = std::min_element(
-        losses.begin(), losses.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto least = std::ranges::min_element(
+        losses, {}, &Canvas::Points::value_type::second);
     const auto evaluated = evaluated_losses(run.report);
     section.rows.push_back(
         {run.label(), format_number(losses.front().second),
@@ -234,10 +228,7 @@ Chart distribution_chart(const Comparison& comparison) {
           "The higher the hill, the more steps took so long; the long mark "
           "is the median, the short ones are p10 and p90. The slowest "
           "steps, one of a hundred, may be outside."};
-  if (std::none_of(comparison.runs.begin(), comparison.runs.end(),
-                   has_percentiles)) {
-    return chart;
-  }
+  if (std::ranges::none_of(comparison.runs, has_percentiles)) return chart;
   chart.draw = [&comparison](Canvas& canvas) {
     draw_distributions(canvas, comparison);
   };
@@ -247,14 +238,11 @@ Chart distribution_chart(const Comparison& comparison) {
 
 Chart step_history_chart(const Comparison& comparison) {
   LineChart chart{.x_label = "step",
-                  .curves = {},
                   .begins_at_zero = true,
                   .format_value = format_duration};
   for (size_t i = 0; i < comparison.runs.size(); ++i) {
     const auto& history = comparison.runs[i].report.step_times;
-    Curve curve{.label = comparison.runs[i].label(),
-                .css_class = run_class(i),
-                .points = {}};
+    Curve curve{.label = comparison.runs[i].label(), .css_class = run_class(i)};
     for (size_t k = 0; k < history.steps.size(); ++k) {
       curve.points.emplace_back(static_cast<double>(history.steps[k]),
                                 history.seconds[k]);
@@ -269,7 +257,6 @@ Chart step_history_chart(const Comparison& comparison) {
 Chart memory_history_chart(const ComparedRun& run) {
   const train::MemoryHistory& memory = run.report.memory;
   LineChart chart{.x_label = "seconds of the run",
-                  .curves = {},
                   .begins_at_zero = true,
                   .format_value = mebibytes_text};
   if (memory.steps.empty()) return line_chart("", "", std::move(chart));
@@ -303,7 +290,6 @@ Chart memory_history_chart(const ComparedRun& run) {
 
 Chart loss_chart(const Comparison& comparison) {
   LineChart chart{.x_label = "step",
-                  .curves = {},
                   .begins_at_zero = false,
                   .format_value = [](double value) {
                     return fmt::format("{:.4g}", value);

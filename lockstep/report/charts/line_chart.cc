@@ -103,9 +103,8 @@ void draw_curve(Canvas& canvas, const Plot& plot, const Curve& curve,
                 const std::vector<PixelColumn>& columns) {
   Canvas::Points line;
   Canvas::Points band;
-  const bool has_band =
-      std::any_of(columns.begin(), columns.end(),
-                  [](const PixelColumn& c) { return c.count > 1; });
+  const bool has_band = std::ranges::any_of(
+      columns, [](const PixelColumn& c) { return c.count > 1; });
   for (const PixelColumn& column : columns) {
     line.emplace_back(plot.x(column.x()), plot.y(column.mean()));
     band.emplace_back(plot.x(column.x()), plot.y(column.values.high));
@@ -126,9 +125,8 @@ void draw_curve(Canvas& canvas, const Plot& plot, const Curve& curve,
 }  // namespace
 
 bool LineChart::has_curve() const {
-  return std::any_of(curves.begin(), curves.end(), [](const Curve& curve) {
-    return curve.points.size() > 1;
-  });
+  return std::ranges::any_of(
+      curves, [](const Curve& curve) { return curve.points.size() > 1; });
 }
 
 void draw_line_chart(Canvas& canvas, const LineChart& chart) {

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/report/charts/canvas.h"
@@ -12,16 +11,16 @@ namespace lockstep::report {
 /// Values over steps or seconds.
 struct Curve {
   std::string label;
-  std::string css_class;   ///< run_class(), or a class that looks like it
-  Canvas::Points points;   ///< sorted by x
-  bool has_marks = false;  ///< draw a circle at each point, if there are few
+  std::string css_class;    ///< run_class(), or a class that looks like it
+  Canvas::Points points{};  ///< sorted by x
+  bool has_marks = false;   ///< draw a circle at each point, if there are few
 };
 
 struct LineChart {
   std::string x_label;  ///< "step"
-  std::vector<Curve> curves;
+  std::vector<Curve> curves{};
   bool begins_at_zero = false;  ///< whether the axis of values begins at 0
-  std::function<std::string(double)> format_value;
+  std::function<std::string(double)> format_value{};
 
   /// Returns true if there is something to draw: a curve with at least two
   /// points.

@@ -1,9 +1,4 @@
-#include "lockstep/report/charts/picture.h"
-
-#include "lockstep/report/charts/canvas.h"
 #include "lockstep/report/charts/charts.h"
-#include "lockstep/report/charts/style.h"
-#include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <utility>
-
-#include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stopwatch.h"
@@ -39,17 +36,16 @@ ProcessGroup make_group(const std::string& backend) {
 }
 
 /// The process groups of a rank, and the ways to do the collective over them.
-class Ways {
- public:
+struct Ways {
   explicit Ways(const CollectiveBenchOptions& options) {
     if (options.with_shm) add_shm(options);
     if (options.with_tcp) add_tcp();
-    if (all_.empty()) {
+    if (all.empty()) {
       throw InvalidArgument("bench", {.code = ErrorCode::kMisuse,
                                       .what = "no backend was chosen",
                                       .expected = "shm, tcp or both"});
     }
-    if (control_.size() < 2) {
+    if (control.size() < 2) {
       throw InvalidArgument(
           "bench", {.code = ErrorCode::kBadOption,
                     .what = "there is nothing to time with one rank",
@@ -57,51 +53,36 @@ class Ways {
                     .fix = "start it with --nproc 2, or by a launcher"});
     }
     if (options.with_pytorch) {
-      pytorch_ = std::make_unique<PyTorchCollectives>(control_);
-      all_.push_back({.name = kPeer, .group = control_, .is_pytorch = true});
+      pytorch = std::make_unique<PyTorchCollectives>(control);
+      all.push_back({.name = kPeer, .group = control, .is_pytorch = true});
     }
   }
 
-  const std::vector<Way>& all() const { return all_; }
-  /// ProcessGroup for the messages that the benchmark itself needs.
-  const ProcessGroup& control() const { return control_; }
-  /// Requires a way with is_pytorch.
-  PyTorchCollectives& pytorch() const { return *pytorch_; }
-  /// Returns a tensor at the same place in every rank's memory. It is undefined
-  /// if the resident way is not measured.
-  at::Tensor resident(int64_t count, at::ScalarType type) const {
-    return memory_ ? memory_->tensor(control_.rank(), 0, {count}, type)
-                   : at::Tensor();
-  }
-
- private:
   void add_shm(const CollectiveBenchOptions& options) {
-    control_ = make_group("shm");
+    control = make_group("shm");
     if (options.with_resident && options.collective == Collective::kAllReduce) {
       // A message has at least one element per rank.
-      const int64_t most =
-          *std::max_element(options.sizes.begin(), options.sizes.end());
-      memory_ = control_.shared_memory(static_cast<size_t>(most) +
-                                       static_cast<size_t>(control_.size()) *
-                                           kMaxElementBytes);
-      all_.push_back(
-          {.name = kResident, .group = control_, .is_resident = true});
+      const int64_t most = *std::ranges::max_element(options.sizes);
+      memory = control.shared_memory(static_cast<size_t>(most) +
+                                     static_cast<size_t>(control.size()) *
+                                         kMaxElementBytes);
+      all.push_back({.name = kResident, .group = control, .is_resident = true});
     }
     // A separate group. Without shared memory it does not check where tensors
     // are.
-    all_.push_back({.name = "shm", .group = make_group("shm")});
+    all.push_back({.name = "shm", .group = make_group("shm")});
   }
 
   void add_tcp() {
     const ProcessGroup tcp = make_group("tcp");
-    if (all_.empty()) control_ = tcp;
-    all_.push_back({.name = "tcp", .group = tcp});
+    if (all.empty()) control = tcp;
+    all.push_back({.name = "tcp", .group = tcp});
   }
 
-  std::vector<Way> all_;
-  ProcessGroup control_;
-  std::optional<SharedMemory> memory_;
-  std::unique_ptr<PyTorchCollectives> pytorch_;
+  std::vector<Way> all;
+  ProcessGroup control;  ///< for the messages that the benchmark itself needs
+  std::optional<SharedMemory> memory;           ///< for is_resident
+  std::unique_ptr<PyTorchCollectives> pytorch;  ///< for is_pytorch
 };
 
 /// The rounds of one message size.
@@ -110,29 +91,31 @@ class SizeBench {
   SizeBench(const CollectiveBenchOptions& options, const Ways& ways,
             int64_t bytes)
       : ways_(ways),
-        count_(rounded_count(bytes, options.type, ways.control().size())),
+        count_(rounded_count(bytes, options.type, ways.control.size())),
         type_(options.type),
-        case_(options.collective, count_, options.type, ways.control().rank(),
-              ways.control().size()),
+        case_(options.collective, count_, options.type, ways.control.rank(),
+              ways.control.size()),
         plain_(case_.make_buffers()),
         checks_data_(options.checks_data) {
     bytes_ = count_ * static_cast<int64_t>(c10::elementSize(options.type));
     batch_ = std::clamp<int64_t>(kBatchBytes / bytes_, 1, kMaxBatch);
-    if (const at::Tensor memory = ways.resident(count_, options.type);
-        memory.defined()) {
-      resident_ = case_.buffers_in(memory);
+    if (ways.memory) {
+      // At the same place in every rank's memory.
+      const at::Tensor memory =
+          ways.memory->tensor(ways.control.rank(), 0, {count_}, type_);
+      resident_ = {memory, memory};
     }
-    times_.resize(ways.all().size());
-    wrong_.resize(ways.all().size());
+    times_.resize(ways.all.size());
+    wrong_.resize(ways.all.size());
   }
 
   /// Runs every way once, and then the two operations that define the ceiling.
   void round(bool is_timed) {
-    for (size_t i = 0; i < ways_.all().size(); ++i) {
-      const Way& way = ways_.all()[i];
+    for (size_t i = 0; i < ways_.all.size(); ++i) {
+      const Way& way = ways_.all[i];
       if (way.is_pytorch) {
         const double seconds =
-            ways_.pytorch().time(case_.collective(), count_, type_, batch_);
+            ways_.pytorch->time(case_.collective(), count_, type_, batch_);
         if (is_timed) times_[i].push_back(seconds);
         continue;
       }
@@ -158,12 +141,12 @@ class SizeBench {
   CollectiveSize result(double factor) const {
     CollectiveSize size{.bytes = bytes_, .count = count_};
     std::map<std::string, double> times;
-    for (size_t i = 0; i < ways_.all().size(); ++i) {
-      CollectiveFigure figure{.way = ways_.all()[i].name};
+    for (size_t i = 0; i < ways_.all.size(); ++i) {
+      CollectiveFigure figure{.way = ways_.all[i].name};
       figure.time_s = median_of_slowest(times_[i]);
       figure.algorithm_gb_s = static_cast<double>(bytes_) / figure.time_s / 1e9;
       figure.bus_gb_s = figure.algorithm_gb_s * factor;
-      if (checks_data_ && !ways_.all()[i].is_pytorch) {
+      if (checks_data_ && !ways_.all[i].is_pytorch) {
         figure.wrong = sum(wrong_[i]);
       }
       times[figure.way] = figure.time_s;
@@ -188,16 +171,16 @@ class SizeBench {
   void check(const Way& way, CollectiveBuffers& buffers, int64_t& wrong) {
     case_.fill(buffers);
     // Other ranks read and write a resident buffer.
-    ways_.control().barrier();
+    ways_.control.barrier();
     case_.run(way.group, buffers);
     wrong += case_.count_wrong(buffers);
-    ways_.control().barrier();
+    ways_.control.barrier();
   }
 
   /// Returns the seconds of one call of `act`.
   template <typename Act>
   double time(const Act& act) {
-    ways_.control().barrier();
+    ways_.control.barrier();
     const Stopwatch watch;
     for (int64_t i = 0; i < batch_; ++i) act();
     return watch.seconds() / static_cast<double>(batch_);
@@ -205,14 +188,14 @@ class SizeBench {
 
   double median_of_slowest(const std::vector<double>& own) const {
     at::Tensor seconds = torch::tensor(own, torch::kFloat64);
-    ways_.control().all_reduce(seconds, ReduceOp::MAX);
+    ways_.control.all_reduce(seconds, ReduceOp::MAX);
     const auto* first = seconds.const_data_ptr<double>();
     return train::summarize({first, first + seconds.numel()}).median;
   }
 
   int64_t sum(int64_t own) const {
     at::Tensor total = torch::full({1}, own, torch::kInt64);
-    ways_.control().all_reduce(total);
+    ways_.control.all_reduce(total);
     return total.item<int64_t>();
   }
 
@@ -242,14 +225,14 @@ int64_t CollectiveReport::wrong() const {
 
 CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
-    const std::function<void(const CollectiveSize&)>& on_size) {
+    const std::function<void(const CollectiveReport&)>& on_size) {
   const torch::NoGradGuard no_grad;
   const Ways ways(options);
-  CollectiveReport report{.collective = options.collective,
-                          .type = c10::toString(options.type),
-                          .ranks = ways.control().size(),
-                          .is_checked = options.checks_data,
-                          .sizes = {}};
+  CollectiveReport report{
+      .collective = options.collective,
+      .type = std::string(c10::getDtypeNames(options.type).first),
+      .ranks = ways.control.size(),
+      .is_checked = options.checks_data};
   for (const int64_t bytes : options.sizes) {
     SizeBench bench(options, ways, bytes);
     const int64_t rounds =
@@ -258,7 +241,7 @@ CollectiveReport run_collective_bench(
     for (int64_t i = 0; i < rounds; ++i) bench.round(true);
     report.sizes.push_back(
         bench.result(bus_factor(options.collective, report.ranks)));
-    on_size(report.sizes.back());
+    on_size(report);
   }
   return report;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/json.h"
 #include "lockstep/report/collectives/collective_case.h"
 
 namespace lockstep::report {
@@ -56,17 +57,18 @@ struct CollectiveReport {
   std::string type;
   int ranks = 0;
   bool is_checked = true;
-  std::vector<CollectiveSize> sizes;
+  std::vector<CollectiveSize> sizes{};
 
   int64_t wrong() const;
 };
 
 /// Runs the benchmark. Every rank of a job with at least 2 ranks calls it (see
 /// init()). Each round runs every way once, so that a disturbance of the host
-/// affects all of them. `on_size` is called when a size is done.
+/// affects all of them. `on_size` is called when a size is done, the last one
+/// of the report so far.
 CollectiveReport run_collective_bench(
     const CollectiveBenchOptions& options,
-    const std::function<void(const CollectiveSize&)>& on_size);
+    const std::function<void(const CollectiveReport&)>& on_size);
 
 /// Returns the speed of the resident sum as a share of the ceiling. An in-place
 /// sum of n resident buffers must read and write each element n times, just as
@@ -77,5 +79,14 @@ std::optional<double> share_of_ceiling(const CollectiveReport& report,
 
 /// Returns the rate at which the ranks read and write at that ceiling.
 double ceiling_gb_s(const CollectiveReport& report, const CollectiveSize& size);
+
+/// Prints results in the format of nccl-tests: a head, a line for each backend,
+/// and a summary. If `width` is too small for the columns of nccl-tests, each
+/// size has a separate table.
+std::string header_text(Collective collective, int ranks, int width);
+std::string to_text(const CollectiveReport& report, const CollectiveSize& size,
+                    int width);
+std::string summary_text(const CollectiveReport& report, int width);
+nlohmann::json to_json(const CollectiveReport& report);
 
 }  // namespace lockstep::report

@@ -70,7 +70,7 @@ bool CollectiveCase::is_in_place() const {
 
 CollectiveBuffers CollectiveCase::make_buffers() const {
   const at::Tensor whole = torch::empty_like(pattern_);
-  if (is_in_place()) return buffers_in(whole);
+  if (is_in_place()) return {whole, whole};
   const at::Tensor part = torch::empty({count_ / ranks_}, pattern_.options());
   switch (collective_) {
     case Collective::kAllGather:
@@ -80,10 +80,6 @@ CollectiveBuffers CollectiveCase::make_buffers() const {
     default:
       return {whole, torch::empty_like(whole)};
   }
-}
-
-CollectiveBuffers CollectiveCase::buffers_in(const at::Tensor& memory) const {
-  return {memory, memory};
 }
 
 void CollectiveCase::fill(CollectiveBuffers& buffers) const {

@@ -47,9 +47,6 @@ class CollectiveCase {
 
   Collective collective() const { return collective_; }
   CollectiveBuffers make_buffers() const;
-  /// Returns buffers for an in-place collective in `memory`, which has `count`
-  /// elements.
-  CollectiveBuffers buffers_in(const at::Tensor& memory) const;
   void fill(CollectiveBuffers& buffers) const;
   /// Runs the collective, as a user would.
   void run(const ProcessGroup& group, CollectiveBuffers& buffers) const;

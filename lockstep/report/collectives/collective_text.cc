@@ -1,5 +1,3 @@
-#include "lockstep/report/collectives/collective_text.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -7,6 +5,7 @@
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
+#include "lockstep/report/collectives/collective_bench.h"
 
 namespace lockstep::report {
 namespace {
@@ -50,11 +49,11 @@ std::string paragraph(const std::string& text, int width) {
 
 }  // namespace
 
-std::string header_text(const CollectiveReport& report, int width) {
+std::string header_text(Collective collective, int ranks, int width) {
   const std::string head = paragraph(
       fmt::format("{} of {}; time: median of the slowest rank; GB/s of 10^9 "
                   "bytes",
-                  name_of(report.collective), counted(report.ranks, "rank")),
+                  name_of(collective), counted(ranks, "rank")),
       width);
   if (width < kWholeTable) return head + "\n";
   return head + "\n" +

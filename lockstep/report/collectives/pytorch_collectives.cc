@@ -2,9 +2,7 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
-#include <optional>
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 
 #include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/report/measurement/pytorch_peer.h"
@@ -68,13 +67,9 @@ double PyTorchCollectives::time(Collective collective, int64_t count,
   write(fmt::format("time {} {} {} {}", name_of(collective), count,
                     c10::getDtypeNames(type).first, calls));
   const std::string answer = read();
-  double seconds = 0;
-  const auto parsed =
-      std::from_chars(answer.data(), answer.data() + answer.size(), seconds);
-  if (parsed.ptr != answer.data() + answer.size() || !(seconds > 0)) {
-    give_up(answer);
-  }
-  return seconds;
+  const auto seconds = parse_number<double>(answer);
+  if (!seconds || !(*seconds > 0)) give_up(answer);
+  return *seconds;
 }
 
 void PyTorchCollectives::write(const std::string& line) {

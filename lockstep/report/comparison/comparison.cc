@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/median.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/same_work.h"
 #include "lockstep/train/report/environment.h"
 
 namespace lockstep::report {
@@ -33,7 +32,7 @@ const Measurement& median_round(const std::vector<Measurement>& rounds) {
   for (const auto& round : rounds) {
     order.emplace_back(median(round.step_times_s), order.size());
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   return rounds[order[(order.size() - 1) / 2].second];
 }
 
@@ -96,21 +95,6 @@ std::string ComparedRun::label() const {
 
 bool ComparedRun::is_ideal() const { return is(*this, kPyTorch, "ideal"); }
 
-SpeedRatio ComparedRun::speed() const {
-  return {.times = speedup.value_or(0), .interval = speedup_interval};
-}
-
-bool has_ranks(const std::string& strategy) {
-  return strategy == "ddp" || strategy == kDdpLoop;
-}
-
-std::string device_label(const train::RunReport& report, size_t device) {
-  if (device >= report.devices.size()) return fmt::format("device {}", device);
-  const std::string& name = report.devices[device].name;
-  return has_ranks(report.strategy) ? fmt::format("rank {} {}", device, name)
-                                    : name;
-}
-
 ComparedRun pool(const std::string& engine,
                  const std::vector<Measurement>& rounds) {
   if (rounds.empty()) {
@@ -172,22 +156,19 @@ SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
 void relate(Comparison& comparison) {
   auto& runs = comparison.runs;
   comparison.ratios.clear();
-  comparison.ratio_intervals.clear();
   comparison.baseline.reset();
   if (runs.empty()) return;
-  const auto single = std::find_if(
-      runs.begin(), runs.end(),
-      [](const ComparedRun& run) { return is(run, kLockstep, "single"); });
+  const auto single = std::ranges::find_if(runs, [](const ComparedRun& run) {
+    return is(run, kLockstep, "single");
+  });
   const auto base = single == runs.end() ? runs.begin() : single;
   comparison.baseline = static_cast<size_t>(base - runs.begin());
   for (auto& run : runs) {
     run.speedup.reset();
-    run.speedup_interval.reset();
     if (!is_same_work(run, *base)) continue;
-    const SpeedRatio ratio = speed_over(run, *base, comparison.confidence);
-    run.speedup = ratio.times;
+    run.speedup = speed_over(run, *base, comparison.confidence);
     // The baseline has no interval, because its ratio to itself is exactly 1.
-    if (&run != &*base) run.speedup_interval = ratio.interval;
+    if (&run == &*base) run.speedup->interval.reset();
   }
 
   for (const auto& run : runs) {
@@ -198,12 +179,17 @@ void relate(Comparison& comparison) {
       if (&other == &run || !is_fair_base || !is_same_work(run, other)) {
         continue;
       }
-      const std::string name = key(run) + "_vs_" + key(other);
-      const SpeedRatio ratio = speed_over(run, other, comparison.confidence);
-      comparison.ratios.emplace_back(name, ratio.times);
-      comparison.ratio_intervals.emplace_back(name, ratio.interval);
+      comparison.ratios.emplace_back(
+          key(run) + "_vs_" + key(other),
+          speed_over(run, other, comparison.confidence));
     }
   }
+}
+
+bool has_speedup_intervals(const Comparison& comparison) {
+  return std::ranges::any_of(comparison.runs, [](const ComparedRun& run) {
+    return run.speedup && run.speedup->interval;
+  });
 }
 
 Comparison compare_runs(const std::vector<train::RunReport>& reports,
@@ -213,7 +199,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
   auto& runs = comparison.runs;
   for (const auto& report : reports) {
     const auto earlier =
-        std::count_if(runs.begin(), runs.end(), [&](const ComparedRun& run) {
+        std::ranges::count_if(runs, [&](const ComparedRun& run) {
           return run.report.strategy == report.strategy;
         });
     ComparedRun run{.engine = kLockstep, .report = report};

@@ -9,25 +9,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/report/comparison/machine_load.h"
-#include "lockstep/report/comparison/phases.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/comparison/speed_ratio.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::report {
-
-/// Names of training loops that users write, which are used like strategy
-/// names: DataParallel or DistributedDataParallel around the model,
-/// torch::optim, backward() and step().
-inline constexpr const char* kDpLoop = "dp-loop";
-inline constexpr const char* kDdpLoop = "ddp-loop";
-
-/// Returns true if the strategy or loop of this name runs one process per
-/// device.
-bool has_ranks(const std::string& strategy);
-/// Returns the label of device number `device` of a run: "cpu:0", or "rank 0
-/// cpu:0" for runs with ranks, because two hosts may use the same device name.
-std::string device_label(const train::RunReport& report, size_t device);
 
 inline constexpr const char* kLockstep = "lockstep";
 inline constexpr const char* kPyTorch = "pytorch";
@@ -52,8 +39,7 @@ struct ComparedRun {
   std::vector<train::RankTrace> time_line;
   /// Speed-up over Comparison::baseline. Not set if the baseline did different
   /// work.
-  std::optional<double> speedup;
-  std::optional<Interval> speedup_interval;
+  std::optional<SpeedRatio> speedup;
 
   int copy = 1;  ///< counts runs of the same engine and strategy
 
@@ -62,8 +48,6 @@ struct ComparedRun {
   /// Returns true for PyTorch processes that never synchronise. They are a
   /// bound, not a contender.
   bool is_ideal() const;
-  /// Returns the speed-up with its interval.
-  SpeedRatio speed() const;
 };
 
 struct Machine {
@@ -75,9 +59,7 @@ struct Comparison {
   std::vector<ComparedRun> runs;
   std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
   /// Speed ratios by name: "dp_vs_single", "dp_vs_pytorch_ddp", ...
-  std::vector<std::pair<std::string, double>> ratios;
-  /// Interval of each ratio, by name. Not set if there are too few rounds.
-  std::vector<std::pair<std::string, std::optional<Interval>>> ratio_intervals;
+  std::vector<std::pair<std::string, SpeedRatio>> ratios;
   /// Confidence of each interval: confidence_of_look(). A verdict holds with 95
   /// %.
   double confidence = 1 - kVerdictError;
@@ -106,6 +88,9 @@ SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
 /// Chooses the baseline (Lockstep's single, else the first run) and fills in
 /// the speed-ups and the ratios. Runs that did different work get no ratio.
 void relate(Comparison& comparison);
+
+/// Returns true if the speed-up of a run has an interval.
+bool has_speedup_intervals(const Comparison& comparison);
 
 enum class DifferentWork { kRefused, kAllowed };
 

@@ -69,18 +69,19 @@ json to_json(const Comparison& comparison) {
     json entry = train::to_json(run.report);
     entry["engine"] = run.engine;
     entry["round_medians_s"] = run.round_medians_s;
-    entry["speedup"] = run.speedup ? json(*run.speedup) : json();
-    entry["speedup_interval"] = to_json(run.speedup_interval);
+    entry["speedup"] = run.speedup ? json(run.speedup->times) : json();
+    entry["speedup_interval"] =
+        run.speedup ? to_json(run.speedup->interval) : json();
     const auto rest_s = outside_phases(run.report);
     entry["phases_s"]["other"] = rest_s ? json(*rest_s) : json();
     entry["time_line"] = to_json(run.time_line);
     runs.push_back(std::move(entry));
   }
   json ratios = json::object();
-  for (const auto& [name, value] : comparison.ratios) ratios[name] = value;
   json intervals = json::object();
-  for (const auto& [name, interval] : comparison.ratio_intervals) {
-    intervals[name] = to_json(interval);
+  for (const auto& [name, ratio] : comparison.ratios) {
+    ratios[name] = ratio.times;
+    intervals[name] = to_json(ratio.interval);
   }
   return {{"runs", std::move(runs)},
           {"ratios", std::move(ratios)},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,9 +23,7 @@ constexpr double kLeastSeconds = 0.2;
 
 std::string content_of(const char* path) {
   std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 double seconds_of(const timeval& time) {
@@ -53,9 +52,8 @@ CoreTimes core_times(const std::string& proc_stat,
     std::string name;
     fields >> name;
     if (!name.starts_with("cpu") || name == "cpu") continue;
-    const bool is_ours = std::any_of(cores.begin(), cores.end(), [&](int core) {
-      return name == "cpu" + std::to_string(core);
-    });
+    const bool is_ours = std::ranges::any_of(
+        cores, [&](int core) { return name == "cpu" + std::to_string(core); });
     // `user` and `nice` already include the time of guests. Older kernels have
     // no `steal` field.
     double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -28,11 +27,10 @@ Finding libtorch(const HostFacts& facts) {
                                                       : facts.torch_loaded,
                            facts.torch_built_with)};
   const std::string prefix = facts.torch_built_with + ".";
-  if (!facts.torch_loaded.empty() && facts.torch_loaded.rfind(prefix, 0) != 0) {
-    finding.verdict = Verdict::kFail;
-    finding.fix =
+  if (!facts.torch_loaded.empty() && !facts.torch_loaded.starts_with(prefix)) {
+    finding.fail(
         "another LibTorch is loaded than this program was built with: unset "
-        "LD_LIBRARY_PATH, or rebuild";
+        "LD_LIBRARY_PATH, or rebuild");
   }
   return finding;
 }
@@ -40,10 +38,9 @@ Finding libtorch(const HostFacts& facts) {
 Finding cpu(const HostFacts& facts) {
   Finding finding{.topic = "CPU kernels", .found = facts.cpu_capability};
   if (facts.cpu_capability == "DEFAULT") {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "LibTorch uses no vector instructions: unset ATEN_CPU_CAPABILITY, or "
-        "let the virtual machine pass the host's CPU through";
+        "let the virtual machine pass the host's CPU through");
   }
   return finding;
 }
@@ -55,22 +52,20 @@ Finding cuda(const HostFacts& facts) {
       fmt::format("{}, {}", facts.is_cuda_built ? "built in" : "not built in",
                   has_driver ? "driver " + facts.cuda_driver : "no driver");
   if (!facts.gpus.empty()) {
-    finding.found += fmt::format(", {} GPU{}", facts.gpus.size(),
-                                 facts.gpus.size() == 1 ? "" : "s");
+    finding.found +=
+        ", " + counted(static_cast<int64_t>(facts.gpus.size()), "GPU");
     for (size_t i = 0; i < facts.gpus.size(); ++i) {
       finding.found += fmt::format("; cuda:{} {} {}", i, facts.gpus[i].name,
                                    in_bytes(facts.gpus[i].memory_bytes));
     }
   } else if (has_driver && !facts.is_cuda_built) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "there is a GPU driver: install the CUDA toolkit and rebuild (rm -r "
-        "build; make build)";
+        "build; make build)");
   } else if (has_driver) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "no GPU can be used: look at nvidia-smi and CUDA_VISIBLE_DEVICES, and "
-        "whether the driver is new enough for this LibTorch";
+        "whether the driver is new enough for this LibTorch");
   } else {
     finding.found += "; CPU slices stand in for GPUs";
   }
@@ -85,18 +80,15 @@ Finding cores(const HostFacts& facts) {
       std::isfinite(facts.cpu_quota) ? fmt::format("{:.1f}", facts.cpu_quota)
                                      : "none");
   if (facts.cores_allowed < 1) {
-    finding.verdict = Verdict::kFail;
-    finding.fix = "this process may use no core: look at taskset and cpusets";
+    finding.fail("this process may use no core: look at taskset and cpusets");
   } else if (facts.cpu_quota < 1) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "the container's CPU quota is under one core: raise it (docker run "
-        "--cpus)";
+        "--cpus)");
   } else if (facts.cores_allowed == 1 && facts.gpus.empty()) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "one core makes one CPU slice, so nothing runs in parallel: allow "
-        "more (docker run --cpus, taskset)";
+        "more (docker run --cpus, taskset)");
   }
   return finding;
 }
@@ -114,15 +106,13 @@ Finding memory(const HostFacts& facts) {
       is_limited ? "container limit " + in_bytes(facts.cgroup_memory_bytes)
                  : "no container limit");
   if (usable < 256 * kMiB) {
-    finding.verdict = Verdict::kFail;
-    finding.fix =
+    finding.fail(
         "not enough to load a model: end other programs, or raise "
-        "the container's limit (docker run --memory)";
+        "the container's limit (docker run --memory)");
   } else if (usable < 2 * kGiB) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "enough for small models only: ResNet-18 with a batch of 64 "
-        "wants 2 GiB";
+        "wants 2 GiB");
   }
   return finding;
 }
@@ -133,10 +123,9 @@ Finding huge_pages(const HostFacts& facts) {
                                ? "not offered by this kernel"
                                : facts.transparent_huge_pages};
   if (facts.transparent_huge_pages == "never") {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "large tensors are slower without: as root, echo madvise > "
-        "/sys/kernel/mm/transparent_hugepage/enabled";
+        "/sys/kernel/mm/transparent_hugepage/enabled");
   }
   return finding;
 }
@@ -147,14 +136,12 @@ Finding open_files(const HostFacts& facts) {
                       ? "unlimited"
                       : fmt::format("{} at once", facts.open_files);
   if (facts.open_files < 64) {
-    finding.verdict = Verdict::kFail;
-    finding.fix =
-        "ulimit -n 4096: loading data and writing checkpoints needs more";
+    finding.fail(
+        "ulimit -n 4096: loading data and writing checkpoints needs more");
   } else if (facts.open_files < 1024) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix = facts.open_files_hard >= 4096
-                      ? "raise it: ulimit -n 4096"
-                      : "raise nofile in /etc/security/limits.conf";
+    finding.warn(facts.open_files_hard >= 4096
+                     ? "raise it: ulimit -n 4096"
+                     : "raise nofile in /etc/security/limits.conf");
   }
   return finding;
 }
@@ -164,8 +151,7 @@ Finding locked_memory(const HostFacts& facts) {
                   .found = in_bytes(facts.locked_memory_bytes)};
   // Only pinned host memory for GPUs needs large amounts of locked memory.
   if (!facts.gpus.empty() && facts.locked_memory_bytes < 64 * kMiB) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix = "fast copies to GPUs lock memory: ulimit -l unlimited";
+    finding.warn("fast copies to GPUs lock memory: ulimit -l unlimited");
   }
   return finding;
 }
@@ -177,10 +163,9 @@ Finding shared_memory(const HostFacts& facts) {
       facts.shm_free_bytes ? in_bytes(free) + " free" : "not mounted";
   // Docker's default is 64 MiB.
   if (free <= 64 * kMiB) {
-    finding.verdict = Verdict::kWarn;
-    finding.fix =
+    finding.warn(
         "processes on one machine share memory there: docker run --shm-size "
-        "1g, or mount a larger tmpfs";
+        "1g, or mount a larger tmpfs");
   }
   return finding;
 }

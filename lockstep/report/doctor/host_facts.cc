@@ -1,10 +1,8 @@
-#include "lockstep/report/doctor/host_facts.h"
-
 #include <bit>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <sched.h>
-#include <sstream>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -25,9 +23,7 @@ namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// Returns the text that `pattern` captures in `text`, or an empty string.

@@ -54,8 +54,7 @@ class Workplace {
 };
 
 std::string end_of(const std::string& text) {
-  return text.size() <= kKeptOutput ? text
-                                    : text.substr(text.size() - kKeptOutput);
+  return text.substr(text.size() - std::min(text.size(), kKeptOutput));
 }
 
 class Tester {
@@ -223,8 +222,7 @@ class Tester {
 }  // namespace
 
 bool SelfTest::is_ok() const {
-  return std::all_of(parts.begin(), parts.end(),
-                     [](const SelfTestPart& part) { return part.is_ok; });
+  return std::ranges::all_of(parts, &SelfTestPart::is_ok);
 }
 
 SelfTest run_self_test(

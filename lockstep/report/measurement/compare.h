@@ -55,8 +55,8 @@ inline constexpr const char* kStepTimeCommand = "step-time";
 /// the first round, the user is warned. If it was busy later, a note says so.
 /// `devices` are the devices that options.devices stands for. `stop` is polled.
 /// Once it returns true, the running process is ended and Interrupted is
-/// thrown. Throws InvalidArgument for a strategy that does not exist, and Error
-/// if a process fails, with the last line that it wrote.
+/// thrown. Throws InvalidArgument if no strategy is named or one is named
+/// twice, and Error if a process fails, with the last line that it wrote.
 Comparison run_compare(const CompareOptions& options,
                        const std::vector<Device>& devices,
                        const CompareProgress& progress,

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"

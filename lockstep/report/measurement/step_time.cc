@@ -20,7 +20,7 @@
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/report/comparison/phases.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/rank_trace.h"
@@ -56,11 +56,11 @@ void set_times(train::RunReport& report, const std::vector<double>& times_s) {
 
 /// Adds the time line of a typical step, and writes the trace of all steps.
 void add_traces(Measurement& measured, const train::StepRecorder& recorder,
-                const ProcessGroup& world, const std::string& trace) {
+                const TimedRun& run) {
   const auto traces = recorder.gather();
   measured.time_line = train::typical_step(traces);
-  if (world.rank() == 0 && !trace.empty()) {
-    train::write_chrome_trace(trace, traces);
+  if (run.world.rank() == 0 && !run.trace.empty()) {
+    train::write_chrome_trace(run.trace, traces);
   }
 }
 
@@ -179,71 +179,23 @@ class OwnLoop {
   int64_t steps_ = 0;
 };
 
-}  // namespace
-
-Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
-                          const std::string& trace) {
-  const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options, run.world);
-  const auto task = make_task(run);
-  task->begin(options, plan, {});
-  train::StepRunner runner(*task, options, run.world, plan);
-  const auto batch = task->prepare(random_batch(run, plan));
-  int64_t step = 0;
-  for (; step < timed.warmup; ++step) runner.step(batch, {.step = step}, 0);
-  runner.restart_accounts();
-  train::StepRecorder recorder(run.world, plan.devices, kTracedSteps);
-
-  Measurement result;
-  auto& times = result.step_times_s;
-  for (const int64_t end = step + timed.steps; step < end; ++step) {
-    recorder.begin_step();
-    const Stopwatch watch;
-    runner.step(batch, {.step = step}, 0);
-    times.push_back(watch.seconds());
-  }
-  auto& report = result.report;
-  runner.describe(report);
-  set_times(report, times);
-  runner.fill(report, report.total_time_s);
-  add_traces(result, recorder, run.world, trace);
-  return result;
-}
-
-std::vector<std::string> compared_strategies() {
-  auto names = train::strategy_names();
-  names.emplace_back(kDpLoop);
-  names.emplace_back(kDdpLoop);
-  return names;
-}
-
-std::vector<std::string> compared_models() {
-  auto names = models::names();
-  const auto& language = models::language_names();
-  names.insert(names.end(), language.begin(), language.end());
-  return names;
-}
-
-namespace {
-
 /// Measures a training loop with `model` on the devices of `plan`.
 template <class Model>
 Measurement measure_loop(Model model, const TimedRun& run,
                          const tasks::OptimizerOptions& optimizer,
-                         const train::Plan& plan, const TimedSteps& timed,
-                         const std::string& trace) {
+                         const train::Plan& plan) {
   const train::TrainOptions& options = run.train;
   const ProcessGroup& world = run.world;
   OwnLoop<Model> loop(std::move(model), options, plan.rank, optimizer);
   const auto batch = random_batch(run, plan);
-  for (int64_t step = 0; step < timed.warmup; ++step) loop.step(batch);
+  for (int64_t step = 0; step < run.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
   std::vector<double> busy_before_s = busy_seconds(loop.model());
   busy_before_s.front() += thread_seconds();
   train::StepRecorder recorder(world, plan.devices, kTracedSteps);
 
   Measurement result;
-  for (int64_t step = 0; step < timed.steps; ++step) {
+  for (int64_t step = 0; step < run.steps; ++step) {
     recorder.begin_step();
     const Stopwatch watch;
     loop.step(batch);
@@ -274,7 +226,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
   for (size_t k = 0; k < plan.devices.size(); ++k) {
     own.devices.push_back(
         {.name = plan.devices[k].name(),
-         .samples = k < split.size() ? split[k] * timed.steps : 0,
+         .samples = k < split.size() ? split[k] * run.steps : 0,
          .busy_fraction = std::min(
              (busy_s[k] - busy_before_s[k]) / report.total_time_s, 1.0),
          .memory_peak_bytes = memory_stats(plan.devices[k]).peak_bytes});
@@ -285,13 +237,12 @@ Measurement measure_loop(Model model, const TimedRun& run,
     report.devices.insert(report.devices.end(), rank.devices.begin(),
                           rank.devices.end());
   }
-  add_traces(result, recorder, world, trace);
+  add_traces(result, recorder, run);
   return result;
 }
 
 template <class Module, class Options>
-Measurement measure_loop_of(const TimedRun& run, const Options& task,
-                            const TimedSteps& timed, const std::string& trace) {
+Measurement measure_loop_of(const TimedRun& run, const Options& task) {
   const train::TrainOptions& options = run.train;
   const auto plan = train::make_plan(options, run.world);
   const MemoryScope scope(plan.devices.front());
@@ -304,11 +255,11 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
     // cores of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
     result = measure_loop(DistributedDataParallel(module, run.world), run,
-                          task.optimizer, plan, timed, trace);
+                          task.optimizer, plan);
     result.report.strategy = kDdpLoop;
   } else {
     result = measure_loop(DataParallel(module, plan.devices), run,
-                          task.optimizer, plan, timed, trace);
+                          task.optimizer, plan);
     result.report.strategy = kDpLoop;
   }
   result.report.model = task.model.name;
@@ -317,13 +268,53 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task,
 
 }  // namespace
 
-Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
-                             const std::string& trace) {
-  if (const auto* text = std::get_if<TextOptions>(&run.task)) {
-    return measure_loop_of<models::LanguageModel>(run, *text, timed, trace);
+Measurement measure_steps(const TimedRun& run) {
+  const train::TrainOptions& options = run.train;
+  const auto plan = train::make_plan(options, run.world);
+  const auto task = make_task(run);
+  task->begin(options, plan, {});
+  train::StepRunner runner(*task, options, run.world, plan);
+  const auto batch = task->prepare(random_batch(run, plan));
+  int64_t step = 0;
+  for (; step < run.warmup; ++step) runner.step(batch, {.step = step}, 0);
+  runner.restart_accounts();
+  train::StepRecorder recorder(run.world, plan.devices, kTracedSteps);
+
+  Measurement result;
+  auto& times = result.step_times_s;
+  for (const int64_t end = step + run.steps; step < end; ++step) {
+    recorder.begin_step();
+    const Stopwatch watch;
+    runner.step(batch, {.step = step}, 0);
+    times.push_back(watch.seconds());
   }
-  return measure_loop_of<models::Model>(run, std::get<ImageOptions>(run.task),
-                                        timed, trace);
+  auto& report = result.report;
+  runner.describe(report);
+  set_times(report, times);
+  runner.fill(report, report.total_time_s);
+  add_traces(result, recorder, run);
+  return result;
+}
+
+std::vector<std::string> compared_strategies() {
+  auto names = train::strategy_names();
+  names.emplace_back(kDpLoop);
+  names.emplace_back(kDdpLoop);
+  return names;
+}
+
+std::vector<std::string> compared_models() {
+  auto names = models::names();
+  const auto& language = models::language_names();
+  names.insert(names.end(), language.begin(), language.end());
+  return names;
+}
+
+Measurement measure_own_loop(const TimedRun& run) {
+  if (const auto* text = std::get_if<TextOptions>(&run.task)) {
+    return measure_loop_of<models::LanguageModel>(run, *text);
+  }
+  return measure_loop_of<models::Model>(run, std::get<ImageOptions>(run.task));
 }
 
 }  // namespace lockstep::report

@@ -8,25 +8,15 @@
 
 namespace lockstep::report {
 
-/// Number of measured steps, and of the warm-up steps before them.
-struct TimedSteps {
-  int64_t steps = 30;
-  int64_t warmup = 5;
-};
-
 /// Trains with one strategy on a fixed synthetic batch and times each step.
 /// This is what one process of `compare` does. `run` names the model, the
 /// strategy, the devices and the ranks. Each rank of its world calls this
-/// function with its own part of the batch. The result is complete on rank 0,
-/// which also writes a Chrome trace of the last steps to `trace` unless that is
-/// empty.
-Measurement measure_steps(const TimedRun& run, const TimedSteps& timed,
-                          const std::string& trace);
+/// function with its own part of the batch. The result is complete on rank 0.
+Measurement measure_steps(const TimedRun& run);
 
 /// Does the same as measure_steps() for a user's loop: kDpLoop if the strategy
 /// of `run` is dp, and kDdpLoop if it is ddp.
-Measurement measure_own_loop(const TimedRun& run, const TimedSteps& timed,
-                             const std::string& trace);
+Measurement measure_own_loop(const TimedRun& run);
 
 /// Returns the strategies of `train`, kDpLoop and kDdpLoop.
 std::vector<std::string> compared_strategies();

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <variant>
 
 #include "lockstep/comm/process_group.h"
@@ -15,9 +17,14 @@ namespace lockstep::report {
 /// A run on random samples that is to be measured. It trains an image
 /// classifier or a language model.
 struct TimedRun {
-  train::TrainOptions train;
+  train::TrainOptions train{};
   ProcessGroup world{};  ///< ddp: the ranks
-  std::variant<tasks::ImageOptions, tasks::TextOptions> task;
+  std::variant<tasks::ImageOptions, tasks::TextOptions> task{};
+  int64_t steps = 30;  ///< measured steps
+  int64_t warmup = 5;  ///< steps before them
+  /// Path of a Chrome trace of the last steps, which rank 0 writes. Empty:
+  /// none.
+  std::string trace{};
 };
 
 std::unique_ptr<train::Task> make_task(const TimedRun& run);

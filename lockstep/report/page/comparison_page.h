@@ -14,8 +14,8 @@ struct PageFacts {
   std::vector<std::string> command;  ///< made the page; may be empty
   /// Environment in which the comparison was measured. Not set: the
   /// environments that the runs recorded.
-  std::optional<train::RunEnvironment> environment;
-  std::optional<inspect::Topology> topology;
+  std::optional<train::RunEnvironment> environment{};
+  std::optional<inspect::Topology> topology{};
 };
 
 /// Returns the comparison as one self-contained page. See Page.

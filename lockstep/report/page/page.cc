@@ -6,13 +6,12 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/version.h"
-#include "lockstep/report/charts/canvas.h"
-#include "lockstep/report/charts/style.h"
 
 namespace lockstep::report {
 namespace {
 
-constexpr const char* kPage = R"(
+// The CSS of a page, which is used in addition to style_sheet().
+constexpr const char* kPageStyle = R"(:root { color-scheme: light dark; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 714px; padding: 1rem 16px 3rem;
   background: var(--paper); color: var(--ink);
@@ -73,11 +72,6 @@ svg { display: block; }
 }
 )";
 
-// Returns the CSS of a page, which is used in addition to style_sheet().
-std::string page_style() {
-  return std::string(":root { color-scheme: light dark; }") + kPage;
-}
-
 // Returns true for cells that are aligned right: "12.3 ms", "-", "1.5x", "±2
 // %".
 bool is_figure(const std::string& cell) {
@@ -93,10 +87,9 @@ std::vector<bool> name_columns(const Section& section) {
   for (size_t column = 0; column < has_names.size(); ++column) {
     has_names[column] =
         column == 0 ||
-        std::any_of(section.rows.begin(), section.rows.end(),
-                    [column](const auto& row) {
-                      return column < row.size() && !is_figure(row[column]);
-                    });
+        std::ranges::any_of(section.rows, [column](const auto& row) {
+          return column < row.size() && !is_figure(row[column]);
+        });
   }
   return has_names;
 }
@@ -254,7 +247,7 @@ std::string Page::finish(const std::string& title) const {
       "<nav aria-label=\"Chapters\">\n<ul>\n{}</ul>\n</nav>\n"
       "<main id=\"content\" tabindex=\"-1\">\n{}</main>\n"
       "<footer>lockstep {} on LibTorch {}</footer>\n</body>\n</html>\n",
-      escaped(title), style_sheet(), page_style(), escaped(heading_),
+      escaped(title), style_sheet(), kPageStyle, escaped(heading_),
       escaped(lead_), contents, body, kVersion, kTorchVersion);
 }
 

@@ -1,22 +1,16 @@
 #include "lockstep/report/tables/comparison_sections.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/same_work.h"
+#include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {
 namespace {
 
 bool has_phases(const ComparedRun& run) {
   return total(run.report.phases_s) > 0;
-}
-
-std::string bytes(int64_t count) {
-  return format_bytes(static_cast<double>(count));
 }
 
 // Returns "28.1-33.0 ms". Older reports have no lower end of the spread.
@@ -41,20 +35,17 @@ std::string share_cell(double seconds, double whole_s, int bar_width) {
 }  // namespace
 
 Section set_up_section(const Comparison& comparison) {
-  const auto& runs = comparison.runs;
-  const bool has_intervals = std::any_of(
-      runs.begin(), runs.end(),
-      [](const auto& run) { return run.speedup_interval.has_value(); });
-  Section section{.title = "Time",
-                  .header = {"Set up", "Step time",
-                             has_intervals ? "Speed-up (95 %)" : "Speed-up",
-                             "p10-p90", "Total time", "Samples/s", "Processes"},
-                  .rows = {}};
-  for (const auto& run : runs) {
+  Section section{
+      .title = "Time",
+      .header = {
+          "Set up", "Step time",
+          has_speedup_intervals(comparison) ? "Speed-up (95 %)" : "Speed-up",
+          "p10-p90", "Total time", "Samples/s", "Processes"}};
+  for (const auto& run : comparison.runs) {
     const auto& report = run.report;
     section.rows.push_back(
         {run.label(), format_duration(report.step_time_s.median),
-         run.speedup ? cell_text(run.speed()) : "", spread(report.step_time_s),
+         run.speedup ? cell_text(*run.speedup) : "", spread(report.step_time_s),
          format_duration(report.total_time_s),
          fmt::format("{:.0f}", report.samples_per_s),
          std::to_string(report.processes)});
@@ -65,8 +56,7 @@ Section set_up_section(const Comparison& comparison) {
 Section device_section(const Comparison& comparison) {
   Section section{.title = "Devices",
                   .header = {"Set up", "Device", "Samples of a batch",
-                             "Memory peak", "Busy"},
-                  .rows = {}};
+                             "Memory peak", "Busy"}};
   for (const auto& run : comparison.runs) {
     const auto& report = run.report;
     std::string label = run.label();
@@ -75,12 +65,12 @@ Section device_section(const Comparison& comparison) {
       section.rows.push_back(
           {std::exchange(label, ""), device_label(report, k),
            k < report.split.size() ? std::to_string(report.split[k]) : "0",
-           bytes(device.memory_peak_bytes),
+           bytes_text(device.memory_peak_bytes),
            fmt::format("{:.0f} %", 100 * device.busy_fraction)});
     }
     if (!report.devices.empty() && report.memory_shared_bytes > 0) {
-      section.rows.push_back(
-          {"", "shared by all", "", bytes(report.memory_shared_bytes), ""});
+      section.rows.push_back({"", "shared by all", "",
+                              bytes_text(report.memory_shared_bytes), ""});
     }
   }
   return section;
@@ -88,8 +78,7 @@ Section device_section(const Comparison& comparison) {
 
 Section phase_section(const Comparison& comparison, int bar_width) {
   Section section{.title = "Where the time of a step goes",
-                  .header = {"Phase"},
-                  .rows = {}};
+                  .header = {"Phase"}};
   std::vector<const ComparedRun*> runs;
   for (const auto& run : comparison.runs) {
     if (!has_phases(run)) continue;
@@ -120,8 +109,7 @@ Section phase_section(const Comparison& comparison, int bar_width) {
 }
 
 Section ratio_section(const Comparison& comparison) {
-  Section section{
-      .title = "Times as fast as PyTorch", .header = {"Set up"}, .rows = {}};
+  Section section{.title = "Times as fast as PyTorch", .header = {"Set up"}};
   for (const auto& other : comparison.runs) {
     if (other.engine == kPyTorch) section.header.push_back(other.label());
   }

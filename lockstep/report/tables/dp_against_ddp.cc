@@ -50,10 +50,8 @@ std::string who_splits(const ComparedRun& run) {
 
 std::string busy(const ComparedRun& run) {
   const auto& devices = run.report.devices;
-  const auto [least, most] = std::minmax_element(
-      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
-        return a.busy_fraction < b.busy_fraction;
-      });
+  const auto [least, most] = std::ranges::minmax_element(
+      devices, {}, &train::DeviceReport::busy_fraction);
   const auto low = fmt::format("{:.0f}", 100 * least->busy_fraction);
   const auto high = fmt::format("{:.0f}", 100 * most->busy_fraction);
   return low == high ? fmt::format("busy {} %", low)
@@ -63,10 +61,8 @@ std::string busy(const ComparedRun& run) {
 // Returns the highest memory peak of the devices as a multiple of the lowest.
 std::string fullest(const ComparedRun& run) {
   const auto& devices = run.report.devices;
-  const auto [least, most] = std::minmax_element(
-      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
-        return a.memory_peak_bytes < b.memory_peak_bytes;
-      });
+  const auto [least, most] = std::ranges::minmax_element(
+      devices, {}, &train::DeviceReport::memory_peak_bytes);
   if (least->memory_peak_bytes <= 0) return "memory not known";
   return fmt::format("memory {:.2f}x",
                      static_cast<double>(most->memory_peak_bytes) /
@@ -86,14 +82,14 @@ std::string fixed_share(const ComparedRun& run) {
 std::string speed(const ComparedRun& run) {
   if (!run.speedup) return "";
   return fmt::format(
-      "{:.2f}x, {}", *run.speedup,
+      "{:.2f}x, {}", run.speedup->times,
       counted(static_cast<int64_t>(run.report.devices.size()), "device"));
 }
 
 }  // namespace
 
 Section dp_against_ddp_section(const Comparison& comparison) {
-  Section section{.title = "DP against DDP", .header = {"Aspect"}, .rows = {}};
+  Section section{.title = "DP against DDP", .header = {"Aspect"}};
   const Runs runs = compared(comparison);
   if (runs.empty()) return section;
   for (const auto* run : runs) section.header.push_back(run->label());

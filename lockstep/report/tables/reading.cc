@@ -50,7 +50,7 @@ std::string no_difference(const SpeedRatio& ratio, int64_t rounds) {
 std::string speedup_sentence(const Comparison& comparison,
                              const ComparedRun& run, const ComparedRun& base) {
   const size_t devices = run.report.devices.size();
-  const SpeedRatio speed = run.speed();
+  const SpeedRatio& speed = *run.speedup;
   const std::string name =
       fmt::format("{} on {}", run.label(),
                   counted(static_cast<int64_t>(devices), "device"));
@@ -95,12 +95,8 @@ std::string proportion_sentence(const ComparedRun& run,
 std::optional<std::string> memory_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
-  const auto less = [](const train::DeviceReport& a,
-                       const train::DeviceReport& b) {
-    return a.memory_peak_bytes < b.memory_peak_bytes;
-  };
-  const auto [least, most] =
-      std::minmax_element(devices.begin(), devices.end(), less);
+  const auto [least, most] = std::ranges::minmax_element(
+      devices, {}, &train::DeviceReport::memory_peak_bytes);
   if (least->memory_peak_bytes <= 0) return std::nullopt;
   const double ratio = static_cast<double>(most->memory_peak_bytes) /
                        static_cast<double>(least->memory_peak_bytes);
@@ -112,8 +108,7 @@ std::optional<std::string> memory_sentence(const ComparedRun& run) {
   return fmt::format(
       "Under {} {} is the fullest: {} more than {}, {:.1f} times as much. {}",
       run.label(), most->name,
-      format_bytes(static_cast<double>(most->memory_peak_bytes -
-                                       least->memory_peak_bytes)),
+      bytes_text(most->memory_peak_bytes - least->memory_peak_bytes),
       least->name, ratio,
       run.report.strategy == "dp-classic"
           ? "It holds the original, the optimizer's state, the gathered "
@@ -176,10 +171,8 @@ std::optional<std::string> communication_sentence(const TimeLine& line) {
 std::optional<std::string> busy_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
-  const auto [least, most] = std::minmax_element(
-      devices.begin(), devices.end(), [](const auto& a, const auto& b) {
-        return a.busy_fraction < b.busy_fraction;
-      });
+  const auto [least, most] = std::ranges::minmax_element(
+      devices, {}, &train::DeviceReport::busy_fraction);
   const double gap = most->busy_fraction - least->busy_fraction;
   if (gap < kNotableGap) return std::nullopt;
   return fmt::format(
@@ -195,27 +188,22 @@ std::optional<std::string> copies_sentence(const ComparedRun& run) {
       report.parameter_bytes <= 0) {
     return std::nullopt;
   }
-  const auto bytes = [](int64_t count) {
-    return format_bytes(static_cast<double>(count));
-  };
   const int64_t copies =
       std::max<int64_t>(1, report.parameter_bytes / (4 * report.parameters));
   return fmt::format(
       "{} holds {} of parameters, {}, and {} of optimizer state.", run.label(),
-      bytes(report.parameter_bytes),
+      bytes_text(report.parameter_bytes),
       copies == 1 ? "one copy for all devices"
                   : fmt::format("{} copies", copies),
-      bytes(report.optimizer_state_bytes));
+      bytes_text(report.optimizer_state_bytes));
 }
 
 // Compares ddp with processes that never communicate.
 std::optional<std::string> ideal_sentence(const Comparison& comparison) {
   const auto find = [&](const char* engine, const char* strategy) {
-    return std::find_if(comparison.runs.begin(), comparison.runs.end(),
-                        [&](const ComparedRun& run) {
-                          return run.engine == engine &&
-                                 run.report.strategy == strategy;
-                        });
+    return std::ranges::find_if(comparison.runs, [&](const ComparedRun& run) {
+      return run.engine == engine && run.report.strategy == strategy;
+    });
   };
   const auto ours = find(kLockstep, "ddp");
   const auto ideal = find(kPyTorch, "ideal");
@@ -235,11 +223,7 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
 
 // Explains the notation of the tables.
 std::optional<std::string> signs_sentence(const Comparison& comparison) {
-  const auto& runs = comparison.runs;
-  const bool has_intervals = std::any_of(
-      runs.begin(), runs.end(),
-      [](const auto& run) { return run.speedup_interval.has_value(); });
-  if (!has_intervals) return std::nullopt;
+  if (!has_speedup_intervals(comparison)) return std::nullopt;
   return fmt::format(
       "Step times are medians over the steps of all rounds, p10-p90 is what "
       "four in five steps were within. In brackets is where a speed-up lies "
@@ -293,10 +277,10 @@ std::vector<std::string> reading(const Comparison& comparison) {
   }
   add(std::move(proportion));
   add(ideal_sentence(comparison));
-  for (const auto& run : comparison.runs) add(memory_sentence(run));
-  for (const auto& run : comparison.runs) add(copies_sentence(run));
-  for (const auto& run : comparison.runs) add(busy_sentence(run));
-  for (const auto& run : comparison.runs) add(bottleneck_sentence(run));
+  for (const auto sentence :
+       {memory_sentence, copies_sentence, busy_sentence, bottleneck_sentence}) {
+    for (const auto& run : comparison.runs) add(sentence(run));
+  }
   for (const TimeLine& line : time_lines(comparison)) {
     add(communication_sentence(line));
   }

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
@@ -70,9 +70,7 @@ const std::vector<Fact<Environment>>& environment_facts() {
       {"Cores that may be used",
        [](const Environment& e) { return count(e.cores); }},
       {"Memory",
-       [](const Environment& e) {
-         return format_bytes(static_cast<double>(e.memory_bytes));
-       }},
+       [](const Environment& e) { return bytes_text(e.memory_bytes); }},
       {"GPUs",
        [](const Environment& e) {
          return e.gpus.empty() ? "none"
@@ -97,18 +95,31 @@ const std::vector<Fact<Environment>>& environment_facts() {
   return facts;
 }
 
-// Returns the names of the metrics that any of the runs has. The loss comes
-// first.
-std::vector<std::string> names_of(
-    const std::vector<const train::Metrics*>& all) {
-  std::set<std::string> names;
-  for (const auto* metrics : all) {
-    for (const auto& [name, value] : *metrics) names.insert(name);
+/// A column of a table of facts: its title, and where its values come from.
+template <class From>
+using Column = std::pair<std::string, const From*>;
+
+template <class From>
+Section facts_section(const char* title, const std::vector<Fact<From>>& facts,
+                      const std::vector<Column<From>>& columns) {
+  Section section{.title = title, .header = {"Fact"}};
+  for (const auto& [label, from] : columns) section.header.push_back(label);
+  for (const auto& [name, fact] : facts) {
+    std::vector<std::string> row{name};
+    for (const auto& [label, from] : columns) row.push_back(fact(*from));
+    section.rows.push_back(std::move(row));
   }
-  std::vector<std::string> result;
-  if (names.erase("loss") > 0) result.emplace_back("loss");
-  result.insert(result.end(), names.begin(), names.end());
-  return result;
+  return section;
+}
+
+Section environments_section(const std::vector<Column<Environment>>& columns) {
+  return facts_section("Machine and software", environment_facts(), columns);
+}
+
+bool has_same_facts(const Environment& one, const Environment& other) {
+  return std::ranges::all_of(environment_facts(), [&](const auto& fact) {
+    return fact.second(one) == fact.second(other);
+  });
 }
 
 std::string metric_cell(const train::Metrics& metrics,
@@ -132,112 +143,84 @@ void shorten(Section& section) {
   rows.insert(rows.begin() + cut, std::move(gap));
 }
 
-bool is_known(const Environment& environment) {
-  return !environment.host.empty();
+/// A row of a table of metrics: its first cells, and the metrics after them.
+using MetricsRow = std::pair<std::vector<std::string>, const train::Metrics*>;
+
+// Returns a table with a column for each metric that a row has. The loss comes
+// first.
+Section metrics_section(const char* title, std::vector<std::string> header,
+                        const std::vector<MetricsRow>& rows) {
+  std::set<std::string> others;
+  for (const auto& [cells, metrics] : rows) {
+    for (const auto& [name, value] : *metrics) others.insert(name);
+  }
+  std::vector<std::string> names;
+  if (others.erase("loss") > 0) names.emplace_back("loss");
+  names.insert(names.end(), others.begin(), others.end());
+  header.insert(header.end(), names.begin(), names.end());
+  Section section{.title = title, .header = std::move(header)};
+  for (auto [cells, metrics] : rows) {
+    for (const auto& name : names) cells.push_back(metric_cell(*metrics, name));
+    section.rows.push_back(std::move(cells));
+  }
+  shorten(section);
+  return section;
 }
 
 }  // namespace
 
 Section work_section(const Comparison& comparison) {
-  Section section{.title = "What was trained", .header = {"Fact"}, .rows = {}};
+  std::vector<Column<RunReport>> columns;
   for (const auto& run : comparison.runs) {
-    section.header.push_back(run.label());
+    columns.emplace_back(run.label(), &run.report);
   }
-  for (const auto& [name, fact] : work_facts()) {
-    std::vector<std::string> row{name};
-    for (const auto& run : comparison.runs) row.push_back(fact(run.report));
-    section.rows.push_back(std::move(row));
-  }
-  return section;
+  return facts_section("What was trained", work_facts(), columns);
 }
 
 Section epoch_section(const Comparison& comparison) {
-  std::vector<const train::Metrics*> all;
-  for (const auto& run : comparison.runs) {
-    for (const auto& epoch : run.report.epochs) all.push_back(&epoch.train);
-  }
-  const auto names = names_of(all);
-  Section section{.title = "Epochs",
-                  .header = {"Run", "Epoch", "Learning rate"},
-                  .rows = {}};
-  section.header.insert(section.header.end(), names.begin(), names.end());
+  std::vector<MetricsRow> rows;
   for (const auto& run : comparison.runs) {
     for (const auto& epoch : run.report.epochs) {
-      std::vector<std::string> row{run.label(), count(epoch.epoch),
-                                   fmt::format("{:.4g}", epoch.lr)};
-      for (const auto& name : names) {
-        row.push_back(metric_cell(epoch.train, name));
-      }
-      section.rows.push_back(std::move(row));
+      rows.push_back(
+          {{run.label(), count(epoch.epoch), fmt::format("{:.4g}", epoch.lr)},
+           &epoch.train});
     }
   }
-  shorten(section);
-  return section;
+  return metrics_section("Epochs", {"Run", "Epoch", "Learning rate"}, rows);
 }
 
 Section evaluation_section(const Comparison& comparison) {
-  std::vector<const train::Metrics*> all;
+  std::vector<std::vector<train::EvaluationReport>> evaluations;
+  std::vector<MetricsRow> rows;
   for (const auto& run : comparison.runs) {
-    for (const auto& at : run.report.evaluations) {
-      all.push_back(&at.test.metrics);
-    }
-    all.push_back(&run.report.test.metrics);
-  }
-  const auto names = names_of(all);
-  Section section{.title = "Evaluations",
-                  .header = {"Run", "After step", "Samples"},
-                  .rows = {}};
-  section.header.insert(section.header.end(), names.begin(), names.end());
-  for (const auto& run : comparison.runs) {
-    for (const auto& [step, test] : evaluations_of(run.report)) {
-      std::vector<std::string> row{run.label(), count(step),
-                                   count(test.samples)};
-      for (const auto& name : names) {
-        row.push_back(metric_cell(test.metrics, name));
-      }
-      section.rows.push_back(std::move(row));
+    evaluations.push_back(evaluations_of(run.report));
+    for (const auto& [step, test] : evaluations.back()) {
+      rows.push_back(
+          {{run.label(), count(step), count(test.samples)}, &test.metrics});
     }
   }
-  shorten(section);
-  return section;
+  return metrics_section("Evaluations", {"Run", "After step", "Samples"}, rows);
 }
 
 Section environment_section(const Environment& environment) {
-  Section section{
-      .title = "Machine and software", .header = {"Fact", "Value"}, .rows = {}};
-  for (const auto& [name, fact] : environment_facts()) {
-    section.rows.push_back({name, fact(environment)});
-  }
-  return section;
+  return environments_section({{"Value", &environment}});
 }
 
 Section environment_section(const Comparison& comparison) {
-  Section section{
-      .title = "Machine and software", .header = {"Fact"}, .rows = {}};
-  std::vector<std::pair<std::vector<std::string>, std::string>> columns;
+  std::vector<Column<Environment>> columns;
   for (const auto& run : comparison.runs) {
-    if (!is_known(run.report.environment)) continue;
-    std::vector<std::string> values;
-    for (const auto& [name, fact] : environment_facts()) {
-      values.push_back(fact(run.report.environment));
-    }
-    const auto same = std::find_if(
-        columns.begin(), columns.end(),
-        [&](const auto& column) { return column.first == values; });
+    const Environment& own = run.report.environment;
+    if (own.host.empty()) continue;  // not known
+    const auto same = std::ranges::find_if(columns, [&](const auto& column) {
+      return has_same_facts(*column.second, own);
+    });
     if (same == columns.end()) {
-      columns.emplace_back(std::move(values), run.label());
+      columns.emplace_back(run.label(), &own);
     } else {
-      same->second += ", " + run.label();
+      same->first += ", " + run.label();
     }
   }
-  if (columns.empty()) return section;
-  for (const auto& [values, runs] : columns) section.header.push_back(runs);
-  for (size_t i = 0; i < environment_facts().size(); ++i) {
-    std::vector<std::string> row{environment_facts()[i].first};
-    for (const auto& [values, runs] : columns) row.push_back(values[i]);
-    section.rows.push_back(std::move(row));
-  }
-  return section;
+  return columns.empty() ? Section{} : environments_section(columns);
 }
 
 }  // namespace lockstep::report

@@ -28,8 +28,7 @@ constexpr Quantity kQuantities[] = {
 }  // namespace
 
 Section matrix_section(const inspect::Topology& topology) {
-  Section section{
-      .title = "How devices are connected", .header = {""}, .rows = {}};
+  Section section{.title = "How devices are connected", .header = {""}};
   for (const auto& device : topology.devices) {
     section.header.push_back(device.name);
   }
@@ -51,8 +50,7 @@ std::vector<Section> speed_sections(const Topology& topology,
   if (speeds.empty()) return sections;
   std::vector<Device> devices;
   for (const LinkSpeed& speed : speeds) {
-    if (std::find(devices.begin(), devices.end(), speed.link.from) ==
-        devices.end()) {
+    if (std::ranges::find(devices, speed.link.from) == devices.end()) {
       devices.push_back(speed.link.from);
     }
   }
@@ -64,8 +62,8 @@ std::vector<Section> speed_sections(const Topology& topology,
     for (size_t i = 0; i < devices.size(); ++i) {
       std::vector<std::string> row = {topology.devices[i].name};
       for (const Device& to : devices) {
-        const auto found = std::find_if(
-            speeds.begin(), speeds.end(), [&](const LinkSpeed& speed) {
+        const auto found =
+            std::ranges::find_if(speeds, [&](const LinkSpeed& speed) {
               return speed.link == Link{devices[i], to};
             });
         row.push_back(found == speeds.end()

@@ -1,5 +1,3 @@
-#include "lockstep/report/charts/picture.h"
-
 #include <cstdio>
 #include <fstream>
 #include <string>

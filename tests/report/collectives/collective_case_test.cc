@@ -9,7 +9,6 @@
 #include "lockstep/base/table.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/report/collectives/collective_bench.h"
-#include "lockstep/report/collectives/collective_text.h"
 
 namespace lockstep::report {
 namespace {
@@ -91,9 +90,9 @@ TEST(CollectiveText, FitsTerminalsOfAnyWidth) {
   const CollectiveReport report{
       .type = "bfloat16", .ranks = 2, .sizes = {size}};
   for (const int width : {40, 60, 78, 79, 80, 120}) {
-    const std::string text = header_text(report, width) +
-                             to_text(report, size, width) +
-                             summary_text(report, width);
+    const std::string text =
+        header_text(report.collective, report.ranks, width) +
+        to_text(report, size, width) + summary_text(report, width);
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       EXPECT_LE(display_width(line), static_cast<size_t>(width)) << line;

@@ -48,8 +48,8 @@ TEST(Rounds, EndAtTheLeastWhereTheDifferenceIsClear) {
                      [&](const std::string& why) { told.push_back(why); });
   EXPECT_EQ(comparison.rounds, 3);
   EXPECT_TRUE(told.empty());
-  EXPECT_TRUE(comparison.runs[1].speed().is_clear());
-  EXPECT_NEAR(comparison.runs[1].speed().times, 3, 0.1);
+  EXPECT_TRUE(comparison.runs[1].speedup->is_clear());
+  EXPECT_NEAR(comparison.runs[1].speedup->times, 3, 0.1);
 }
 
 TEST(Rounds, GoOnToTheMostWhereThereIsNoneAndSaySo) {
@@ -126,7 +126,7 @@ TEST(Rounds, SeldomFindADifferenceThatIsNotThere) {
     FakeMachine machine({0.030, 0.030}, 0.03, static_cast<uint64_t>(seed));
     const Comparison comparison =
         measure_rounds(kTwo, {}, machine.measure(), [](const std::string&) {});
-    if (comparison.runs[1].speed().is_clear()) ++wrong;
+    if (comparison.runs[1].speedup->is_clear()) ++wrong;
   }
   const double rate = static_cast<double>(wrong) / kTrials;
   EXPECT_LE(rate, kVerdictError + 3 * std::sqrt(0.05 * 0.95 / kTrials));

@@ -6,7 +6,6 @@
 
 #include "lockstep/report/charts/canvas.h"
 #include "lockstep/report/charts/charts.h"
-#include "lockstep/report/charts/picture.h"
 #include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 #include "tests/report/canned_time_line.h"
@@ -39,6 +38,14 @@ TEST(Html, ShowsTheSameFiguresAsTheTerminal) {
       }
     }
   }
+}
+
+TEST(Html, ShowsACommandThatCanBeGivenToAShellAgain) {
+  const std::string html = to_html(
+      canned_comparison(),
+      {.command = {"lockstep", "train", "--lr", "0.1", "a b", "it's", ""}});
+  EXPECT_TRUE(
+      contains(html, escaped("lockstep train --lr 0.1 'a b' 'it'\\''s' ''")));
 }
 
 TEST(TimeLineChart, IsOnThePageAndInThePicture) {

@@ -4,17 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/report/page/command_text.h"
 #include "tests/report/texts.h"
 
 namespace lockstep::report {
 namespace {
-
-TEST(Commands, CanBeGivenToAShellAgain) {
-  EXPECT_EQ(
-      command_text({"lockstep", "train", "--lr", "0.1", "a b", "it's", ""}),
-      "lockstep train --lr 0.1 'a b' 'it'\\''s' ''");
-}
 
 TEST(Page, GivesRowsWithoutANameToTheOneAbove) {
   Page page("heading", "lead");

@@ -1,4 +1,4 @@
-#include "lockstep/report/comparison/run_curves.h"
+#include "lockstep/report/comparison/run_values.h"
 
 #include <cstdint>
 #include <utility>

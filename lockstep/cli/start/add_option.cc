@@ -1,4 +1,6 @@
-#include "lockstep/cli/start/number_option.h"
+#include "lockstep/cli/start/add_option.h"
+
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,7 +26,7 @@ CLI::Option* add(CLI::App& app, const std::string& name, Value& value,
   return app
       .add_option(name, take, description, /*defaulted=*/false,
                   [&value] { return text_of(value); })
-      ->type_name("FLOAT");
+      ->type_name("X");
 }
 
 }  // namespace
@@ -38,6 +40,21 @@ CLI::Option* add_number(CLI::App& app, const std::string& name,
                         std::optional<double>& value,
                         const std::string& description) {
   return add(app, name, value, description);
+}
+
+CLI::Option* add_choice(CLI::App& app, const std::string& name,
+                        std::string& value, std::vector<std::string> words,
+                        const std::string& description) {
+  return app.add_option(name, value, description)
+      ->type_name("NAME")
+      ->check(one_of(std::move(words)));
+}
+
+CLI::Option* add_path(CLI::App& app, const std::string& name, std::string& path,
+                      const std::string& description, const std::string& type) {
+  return app.add_option(name, path, description)
+      ->type_name(type)
+      ->default_str("none");
 }
 
 }  // namespace lockstep::cli
