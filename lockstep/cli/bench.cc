@@ -113,15 +113,16 @@ void run(const BenchFlags& flags) {
 }
 
 void add_measurement_options(CLI::App& app, BenchFlags& flags) {
-  app.add_option("--sizes", flags.sizes,
-                 "bytes of a message, from:to, with K, M or G (--sizes 1M:1G)")
+  app.add_option(
+         "--sizes", flags.sizes,
+         "bytes per message, FIRST:LAST, with K, M or G (--sizes 1M:1G)")
       ->type_name("A:B");
   app.add_option("--factor", flags.factor,
-                 "each size over the one before (--factor 2)")
+                 "ratio of each size to the one before (--factor 2)")
       ->type_name("N")
       ->check(whole_number(2, 1'000'000));
   app.add_option("--nproc", flags.nproc,
-                 "ranks to start, unless a launcher did (--nproc 4)")
+                 "ranks to start, unless a launcher started them (--nproc 4)")
       ->type_name("N")
       ->check(whole_number(2, 40));
   app.add_option("--backend", flags.backends,
@@ -132,17 +133,18 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
       ->check(backend_name({"shm", "tcp"}));
   app.add_flag("--pytorch", flags.with_pytorch,
                "also time torch.distributed over Gloo, in Python processes");
-  app.add_option("--dtype", flags.type, "of the elements (--dtype bfloat16)")
+  app.add_option("--dtype", flags.type,
+                 "type of the elements (--dtype bfloat16)")
       ->type_name("NAME")
       ->check(one_of({"float32", "float64", "float16", "bfloat16", "int32",
                       "int64", "uint8"}));
   app.add_option("--iters", flags.iterations,
-                 "timed rounds of a size (--iters 100)")
+                 "timed rounds per size (--iters 100)")
       ->type_name("N")
       ->default_str("20; 5 above 32M")
       ->check(whole_number(1, 1'000'000));
   app.add_option("--warmup", flags.warmup,
-                 "rounds before them, not timed (--warmup 0)")
+                 "untimed rounds before them (--warmup 0)")
       ->type_name("N")
       ->check(whole_number(0, 1'000'000));
   app.add_option("--resident", flags.resident,
@@ -150,9 +152,9 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
                  "needs no copies (--resident off)")
       ->type_name("WHEN")
       ->check(one_of({"on", "off"}));
-  app.add_option("--check", flags.check,
-                 "compare the result's every element in every round (--check "
-                 "off)")
+  app.add_option(
+         "--check", flags.check,
+         "check every element of the result in every round (--check off)")
       ->type_name("WHEN")
       ->check(one_of({"on", "off"}));
 }
@@ -160,8 +162,9 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  auto* command = add_command(
-      app, "bench", "Time collectives, in nccl-tests' columns, and check them");
+  auto* command =
+      add_command(app, "bench",
+                  "Time and check collectives, with the columns of nccl-tests");
   auto flags = std::make_shared<BenchFlags>();
   command
       ->add_option("collective", flags->collective,
@@ -173,14 +176,15 @@ void add_bench(CLI::App& app) {
   add_measurement_options(*command, *flags);
   command
       ->add_option("--json", flags->json,
-                   "write the figures here too (--json bench.json)")
+                   "also write the figures here (--json bench.json)")
       ->type_name("PATH")
       ->default_str("none");
   command->footer(
-      "Every round uses each backend once, one after the other. Sizes, algbw\n"
-      "and busbw are counted as nccl-tests count them. --pytorch\n"
-      "needs a Python that has torch (LOCKSTEP_PYTHON); the last column is\n"
-      "then the speed-up over torch.distributed. Wrong data ends with 1.\n\n"
+      "Every round uses each backend once, one after the other. Sizes, algbw "
+      "and busbw are counted as nccl-tests count them. --pytorch needs a "
+      "Python with torch (LOCKSTEP_PYTHON); the last column is then the "
+      "speed-up over torch.distributed.\n"
+      "Exit codes: 0 all data is correct, 1 some is wrong.\n\n"
       "Example:\n"
       "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
   command->callback([flags] { run(*flags); });

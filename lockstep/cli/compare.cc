@@ -212,44 +212,46 @@ void run(const CompareFlags& flags) {
 
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
   auto& options = flags.options;
-  app.add_option("--strategies", options.strategies,
-                 "single, dp-classic, dp, ddp, and the loops that users write, "
-                 "dp-loop and ddp-loop (DataParallel or "
-                 "DistributedDataParallel, backward(), torch::optim): what to "
-                 "compare, in this order")
+  app.add_option(
+         "--strategies", options.strategies,
+         "what to compare, in this order: single, dp-classic, dp, ddp, and "
+         "loops as users write them, dp-loop and ddp-loop (DataParallel or "
+         "DistributedDataParallel, backward(), torch::optim)")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp,ddp")
       ->check(one_of(report::compared_strategies()));
-  app.add_option("--backend", options.backend,
-                 "of ddp and ddp-loop: auto, shm, or tcp as between hosts")
+  app.add_option(
+         "--backend", options.backend,
+         "backend of ddp and ddp-loop: auto, shm, or tcp (as between hosts)")
       ->type_name("NAME")
       ->check(backend_name({"auto", "shm", "tcp"}));
-  app.add_flag("--pytorch", options.with_pytorch,
-               "also time PyTorch on the same work: single process, DDP over "
-               "Gloo and, beside ddp, the same processes never "
-               "synchronised [no]");
+  app.add_flag(
+      "--pytorch", options.with_pytorch,
+      "also time PyTorch on the same work: a single process, DDP over Gloo "
+      "and, with ddp, the same processes without any synchronization [no]");
   app.add_option("--batch-size", options.work.batch_size,
-                 "samples of a step, over all devices")
+                 "samples per step, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("--steps", options.work.steps, "timed steps of a round")
+  app.add_option("--steps", options.work.steps, "timed steps per round")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("--warmup", options.work.warmup,
-                 "steps before them, not timed")
+  app.add_option("--warmup", options.work.warmup, "untimed steps before them")
       ->type_name("N")
       ->check(whole_number(0));
-  app.add_option("--rounds", flags.rounds,
-                 "times that every strategy runs, each in a fresh process")
+  app.add_option(
+         "--rounds", flags.rounds,
+         "how many times every strategy runs, each time in a new process")
       ->type_name("N")
-      ->default_str("3, and more until verdicts are clear")
+      ->default_str("3, and more until results are clear")
       ->check(whole_number(1, 1000));
-  app.add_option("--max-rounds", flags.max_rounds, "of them at most")
+  app.add_option("--max-rounds", flags.max_rounds, "maximum number of rounds")
       ->type_name("N")
-      ->default_str("10; with --rounds as many")
+      ->default_str("10; with --rounds: the same")
       ->check(whole_number(1, 1000));
-  app.add_option("--seed", options.work.seed, "of weights and batch")
+  app.add_option("--seed", options.work.seed,
+                 "seed of the weights and the batch")
       ->type_name("N")
       ->check(whole_number(0));
   app.add_option("--shards", options.shards,
@@ -257,7 +259,7 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
       ->type_name("N")
       ->check(whole_number(0));
   add_number(app, "--timeout", options.deadline_s,
-             "seconds that one process may take")
+             "longest time in seconds that a process may take")
       ->type_name("S")
       ->check(number(0, Bound::kExcluded));
 }
@@ -272,10 +274,10 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
   };
   add("--report", flags.report, "write the figures here, as JSON");
   add("--html", flags.html, "write a page with tables and charts here");
-  add("--svg", flags.svg, "write a picture of table and charts here");
+  add("--svg", flags.svg, "write a picture of the table and the charts here");
   app.add_option("--trace", flags.options.trace,
-                 "folder for a time line of each strategy's last steps, as "
-                 "ddp.json: for Perfetto (ui.perfetto.dev)")
+                 "folder for a timeline of the last steps of each strategy, "
+                 "such as ddp.json, for Perfetto (ui.perfetto.dev)")
       ->type_name("DIR")
       ->default_str("none")
       ->group("Output");
@@ -294,23 +296,23 @@ void add_compare(CLI::App& app) {
   add_measurement_options(*command, *flags);
   add_output_options(*command, *flags);
   command
-      ->add_option("--runs", flags->runs,
-                   "measure nothing: compare these run.json files of "
-                   "`lockstep train`")
+      ->add_option(
+          "--runs", flags->runs,
+          "don't measure, but compare these run.json files of `lockstep train`")
       ->type_name("PATH ...")
       ->default_str("none")
       ->excludes("--pytorch", "--strategies", "--trace");
   command
-      ->add_flag(
-          "--allow-different-work", flags->allow_different_work,
-          "--runs may be of different models, batches or precision; they "
-          "get no speed-up [no]")
+      ->add_flag("--allow-different-work", flags->allow_different_work,
+                 "allow --runs with different models, batches or precision, "
+                 "which get no speed-up [no]")
       ->needs("--runs");
   command->footer(
-      "The work is a fixed synthetic batch and SGD with momentum, or AdamW\n"
-      "for language models; all of a step is timed. --pytorch needs a Python\n"
-      "with torch: the one in the variable LOCKSTEP_PYTHON, else the one that\n"
-      "Lockstep was built with, if it is here, else python3.\n\nExample:\n"
+      "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
+      "language models; the whole step is timed. --pytorch needs a Python with "
+      "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with, "
+      "else python3.\n\n"
+      "Example:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices 2xcpu "
       "--pytorch");
   command->callback([flags] { run(*flags); });

@@ -67,9 +67,11 @@ void print_text(const std::vector<Finding>& findings) {
   const long failures = count(findings, Verdict::kFail);
   const long warnings = count(findings, Verdict::kWarn);
   if (failures > 0) {
-    fmt::print("Training is impossible here: {} to put right.\n", failures);
+    fmt::print("Training is impossible here: {} to fix.\n",
+               counted(failures, "problem"));
   } else if (warnings > 0) {
-    fmt::print("Ready to train; {} to look at.\n", warnings);
+    fmt::print("Ready to train; {} to look at.\n",
+               counted(warnings, "warning"));
   } else {
     fmt::print("Ready to train.\n");
   }
@@ -95,9 +97,8 @@ void print_json(const std::vector<Finding>& findings) {
 }  // namespace
 
 void add_doctor(CLI::App& app) {
-  auto* command =
-      add_command(app, "doctor",
-                  "Show what was found on this machine, and what to put right");
+  auto* command = add_command(
+      app, "doctor", "Show what was found on this machine, and what to fix");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "print JSON [no]");
   command->footer("Exit codes: 0 training is possible, 1 it is not.");

@@ -95,7 +95,7 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
   known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
-       .what = checkpoint + " is of a model that `lockstep eval` can't build",
+       .what = checkpoint + " has a model that `lockstep eval` can't build",
        .expected = fmt::format("{}", fmt::join(known, ", ")),
        .got = name.empty() ? "a model without a name" : name.substr(0, 60),
        .fix = "evaluate it with the program that trained it"});
@@ -136,7 +136,8 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
                const CheckpointInfo& info) {
   if (flags.data.tokenizer) {
     throw BadUsage(
-        "[usage] eval has no --tokenizer: it uses that of the checkpoint");
+        "[usage] eval takes no --tokenizer; leave it out: the checkpoint has "
+        "its own");
   }
   tasks::TextEvalOptions options;
   options.checkpoint = checkpoint;
@@ -182,24 +183,24 @@ void add_eval(CLI::App& app) {
                               "trained on");
   auto flags = std::make_shared<EvalFlags>();
   command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "a checkpoint, the --out-dir of a run (its newest "
+                   "checkpoint), or a Hugging Face folder")
       ->type_name("DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
   add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
   command
       ->add_option("--batch-size", flags->batch_size,
-                   "samples of a batch, over all devices")
+                   "samples per batch, over all devices")
       ->type_name("N")
       ->default_str("250; language models: 64")
       ->check(whole_number(1));
   command
-      ->add_option("--workers", flags->workers,
-                   "threads that prepare batches; 0: none beside the trainer")
+      ->add_option(
+          "--workers", flags->workers,
+          "threads that prepare batches; 0: the main thread prepares them")
       ->type_name("N")
       ->check(whole_number(0, 256));
   command->add_flag("--json", flags->as_json, "print JSON [no]");

@@ -162,10 +162,9 @@ void add_export(CLI::App& app) {
       app, "export", "Write a checkpoint for transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
   command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "a checkpoint, the --out-dir of a run (its newest "
+                   "checkpoint), or a Hugging Face folder")
       ->type_name("DIR")
       ->default_str("none: must be given");
   command

@@ -109,16 +109,15 @@ void run(const GenerateFlags& flags) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto* command = add_command(
-      app, "generate", "Continue a text with a language model's checkpoint");
+  auto* command =
+      add_command(app, "generate", "Continue a text with a language model");
   auto flags = std::make_shared<GenerateFlags>();
   command
-      ->add_option(
-          "--checkpoint", flags->checkpoint,
-          "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-          "Hugging Face's")
+      ->add_option("--checkpoint", flags->checkpoint,
+                   "a checkpoint, the --out-dir of a run (its newest "
+                   "checkpoint), or a Hugging Face folder")
       ->type_name("DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
   command->add_option("--prompt", flags->prompt, "the text to continue")
       ->type_name("TEXT")
       ->default_str("a new line");
@@ -127,22 +126,25 @@ void add_generate(CLI::App& app) {
                    "tokens to generate")
       ->type_name("N")
       ->check(whole_number(1));
-  add_number(*command, "--temperature", flags->options.sampling.temperature,
-             "below 1 likely tokens are preferred; 0: the likeliest")
+  add_number(
+      *command, "--temperature", flags->options.sampling.temperature,
+      "below 1, likely tokens are preferred; 0: always the most likely one")
       ->type_name("X")
       ->check(number(0));
   command
-      ->add_option("--top-k", flags->options.sampling.top_k,
-                   "choose from so many likeliest tokens; 0: from all")
+      ->add_option(
+          "--top-k", flags->options.sampling.top_k,
+          "choose from this many of the most likely tokens; 0: from all")
       ->type_name("N")
       ->check(whole_number(0));
-  add_number(*command, "--top-p", flags->options.sampling.top_p,
-             "choose from the likeliest tokens with so much probability")
+  add_number(
+      *command, "--top-p", flags->options.sampling.top_p,
+      "choose from the most likely tokens that together have this probability")
       ->type_name("X")
       ->check(number(0));
   command
       ->add_option("--seed", flags->options.seed,
-                   "another one gives another text")
+                   "seed of the choices: another seed gives another text")
       ->type_name("N")
       ->check(whole_number(0));
   add_device_options(*command, flags->devices, "the first GPU, or all cores");

@@ -65,8 +65,8 @@ std::optional<models::LanguageModelSpec> find_model(const PlanFlags& flags) {
   const auto saved = tasks::find_saved_model(flags.init_from);
   if (!saved) {
     throw BadUsage(
-        "[usage] --init-from needs a folder of Hugging Face's, a checkpoint or "
-        "the --out-dir of a run of a language model, got " +
+        "[usage] --init-from needs a language model: a Hugging Face folder, a "
+        "checkpoint or the --out-dir of a run, got " +
         flags.init_from);
   }
   return tasks::choose_model(
@@ -92,8 +92,9 @@ report::TimedRun to_run(const PlanFlags& flags) {
   }
   if (flags.zero > 0 && !flags.between_hosts) {
     throw BadUsage(
-        "[usage] --zero cuts what ranks on several hosts hold: it needs "
-        "--strategy ddp --between-hosts; devices of one host hold it once");
+        "[usage] --zero splits what ranks on several hosts hold; add "
+        "--strategy ddp --between-hosts, or leave out --zero: the devices of "
+        "one host share one copy");
   }
   const auto saved = find_model(flags);
   const bool is_language = saved || is_language_model(flags.model);
@@ -137,16 +138,16 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   fmt::print("Each of {}\n", counted(plan.devices, "device"));
   line("parameters", device.parameters);
   line("optimizer", device.optimizer);
-  line("gradients that wait for other shards'", device.gradients);
-  line("buckets to send gradients", device.buckets);
-  line("a shard: activations, gradients, casts", device.activations);
+  line("gradients that wait for other shards", device.gradients);
+  line("buffers to send gradients", device.buckets);
+  line("one shard: activations, gradients, casts", device.activations);
   fmt::print("Together\n");
-  line("at the most in a step", plan.total());
-  line("there is", plan.limit);
+  line("peak in a step", plan.total());
+  line("available", plan.limit);
   fmt::print("\nThe shard was {}.\n",
              plan.is_measured ? "run on this machine"
-                              : "too large to be run here: its figure follows "
-                                "from shards of one and of two samples");
+                              : "too large to run here, so its figure is an "
+                                "estimate from shards of one and two samples");
   const bool fits = plan.total() <= plan.limit;
   fmt::print("{}\n", fits ? "It fits." : "It does not fit.");
   size_t shown = 0;
@@ -158,8 +159,8 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   }
   if (!fits && shown == 0) {
     fmt::print(
-        "No --accumulate{} makes it fit: use a smaller model or context, "
-        "or more devices of other hosts.\n",
+        "No --accumulate{} makes it fit: use a smaller model or context, or "
+        "devices of more hosts.\n",
         is_language_model(flags.model) ? " or --recompute" : "");
   }
 }
@@ -204,43 +205,41 @@ void run(const PlanFlags& flags) {
 
 void add_plan(CLI::App& app) {
   auto* command =
-      add_command(app, "plan", "Tell what memory a training run would take");
+      add_command(app, "plan", "Estimate the memory that a training run needs");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
   command
       ->add_option("--init-from", flags->init_from,
-                   "a folder of Hugging Face's, a checkpoint or the --out-dir "
-                   "of a run: plan for its model")
+                   "plan for the model in this Hugging Face folder, checkpoint "
+                   "or --out-dir of a run")
       ->type_name("DIR")
       ->default_str("none")
       ->excludes(command->get_option("--model"));
-  command
-      ->add_option("--strategy", flags->strategy,
-                   "single, dp or ddp: how it would be trained")
+  command->add_option("--strategy", flags->strategy, "single, dp or ddp")
       ->type_name("NAME")
       ->default_str("single; several --devices: dp; --between-hosts: ddp")
       ->check(one_of({"single", "dp", "ddp"}));
   command
       ->add_option("--devices", flags->devices,
-                   "how many; they need not be there")
+                   "number of devices, which need not exist here")
       ->type_name("N|LIST");
   command->add_flag("--between-hosts", flags->between_hosts,
-                    "ddp: each rank on another host, with all parameters and "
-                    "optimizer state of its own [no]");
+                    "ddp: each rank is on its own host, with its own "
+                    "parameters and optimizer state [no]");
   command
       ->add_option("--zero", flags->zero,
-                   "ddp between hosts: 1 cuts the optimizer's state over the "
-                   "ranks, 2 the gradients, too")
+                   "ddp between hosts: 1 splits the optimizer state among the "
+                   "ranks, 2 also the gradients")
       ->type_name("N")
       ->check(whole_number(0, 2));
   command
       ->add_option("--batch-size", flags->train.batch_size(),
-                   "samples of a step, over all devices")
+                   "samples per step, over all devices")
       ->type_name("N")
       ->check(whole_number(1));
   command
       ->add_option("--accumulate", flags->train.accumulate(),
-                   "micro-batches of each device")
+                   "micro-batches per device")
       ->type_name("N")
       ->check(whole_number(1, 4096));
   command->add_option("--precision", flags->precision, "fp32, bf16 or fp16")
@@ -251,14 +250,15 @@ void add_plan(CLI::App& app) {
       ->default_str("sgd; language models: adamw")
       ->check(one_of({"sgd", "adamw"}));
   add_number(*command, "--memory", flags->memory_gib,
-             "GiB that there are, for all devices")
+             "GiB available to all devices together")
       ->type_name("X")
       ->default_str("what this host has available")
       ->check(number(0));
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
-      "A shard of the batch is run on this machine, as far as it has the "
-      "memory. The data are not counted.\n\nExample:\n"
+      "One shard of the batch is run on this machine if it has enough memory. "
+      "The dataset is not counted.\n\n"
+      "Example:\n"
       "  lockstep plan --model gpt2 --batch-size 8 --devices 2");
   command->callback([flags] { run(*flags); });
 }

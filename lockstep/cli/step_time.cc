@@ -85,23 +85,26 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
 void add_step_time(CLI::App& app) {
   auto* command =
       add_command(app, report::kStepTimeCommand,
-                  "Time one strategy on a fixed batch; what `compare` runs");
+                  "Time one strategy on a fixed batch; used by `compare`");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->work.precision);
   add_device_options(*command, flags->devices, "all");
   add_memory_format_option(*command, flags->memory_format);
-  command->add_option("--strategy", flags->strategy, "how to train")
+  command->add_option("--strategy", flags->strategy, "strategy to time")
       ->check(one_of(report::compared_strategies()));
   add_rank_options(*command, flags->ranks);
   command->add_option("--batch-size", flags->work.batch_size, "samples")
       ->check(whole_number(1));
-  command->add_option("--steps", flags->work.steps, "timed")
+  command->add_option("--steps", flags->work.steps, "timed steps")
       ->check(whole_number(1));
-  command->add_option("--warmup", flags->work.warmup, "before, not timed")
+  command
+      ->add_option("--warmup", flags->work.warmup, "untimed steps before them")
       ->check(whole_number(0));
-  command->add_option("--seed", flags->work.seed, "of weights and batch")
+  command
+      ->add_option("--seed", flags->work.seed,
+                   "seed of the weights and the batch")
       ->check(whole_number(0));
   command->add_option("--shards", flags->shards, "logical shards")
       ->check(whole_number(0));

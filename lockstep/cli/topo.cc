@@ -129,18 +129,18 @@ void add_topo(CLI::App& app) {
       ->type_name("FILE")
       ->default_str("none");
   command->add_flag("--no-measure", flags->no_measure,
-                    "do not measure the links [no]");
+                    "don't measure the links [no]");
   auto* json = command->add_flag("--json", flags->as_json, "print JSON [no]");
   command
       ->add_flag("--dot", flags->as_dot,
                  "print a graph for Graphviz's dot [no]")
       ->excludes(json);
-  command->add_option("--html", flags->html, "write it as a page here, too")
+  command->add_option("--html", flags->html, "also write a page here")
       ->type_name("PATH")
       ->default_str("none");
   command->footer(
-      "The matrix is that of `nvidia-smi topo -m`. Slices of the host are "
-      "devices\nlike GPUs: what they share is a core, a cache or a NUMA node.");
+      "The matrix has the form of `nvidia-smi topo -m`. Slices of the host are "
+      "shown like GPUs: two slices share a core, a cache or a NUMA node.");
   command->callback([flags] { show(*flags); });
 }
 

@@ -54,7 +54,7 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(one_of({"sgd", "adamw"}));
   add(add_number(app, "--lr", flags.lr, "learning rate"))
       ->type_name("X")
-      ->default_str("0.02; with steps 0.1; adamw: 0.001")
+      ->default_str("0.02; with --schedule steps: 0.1; adamw: 0.001")
       ->check(number(0));
   add(add_number(app, "--momentum", flags.momentum, "sgd: momentum"))
       ->type_name("X")
@@ -62,26 +62,27 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(number(0));
   add(add_number(app, "--weight-decay", flags.weight_decay, "weight decay"))
       ->type_name("X")
-      ->default_str("0.0005; adamw: 0.01; language models: 0.1, of matrices")
+      ->default_str(
+          "0.0005; adamw: 0.01; language models: 0.1, for matrices only")
       ->check(number(0));
   add(add_number(app, "--beta2", flags.beta2,
-                 "adamw: how slowly the second moments follow"))
+                 "adamw: decay rate of the second moments"))
       ->type_name("X")
       ->default_str("0.999; language models: 0.99")
       ->check(number(0));
   add(add_number(app, "--final-lr", flags.final_lr,
-                 "cosine: the learning rate at the end"))
+                 "cosine: learning rate at the end"))
       ->type_name("X")
       ->default_str("0; language models: a tenth of --lr")
       ->check(number(0));
   add(app.add_flag("--nesterov", flags.optimizer_options.nesterov,
-                   "sgd: Nesterov's momentum [no]"));
+                   "sgd: Nesterov momentum [no]"));
   add(app.add_option("--schedule", flags.schedule,
                      "constant, steps (x 0.1 at each milestone) or cosine"))
       ->type_name("NAME")
       ->check(one_of({"constant", "steps", "cosine"}));
   add(app.add_option("--milestones", flags.optimizer_options.milestones,
-                     "steps: epochs at which the rate drops"))
+                     "steps: epochs at which the learning rate drops"))
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("4,9,14")
@@ -261,16 +262,15 @@ void run(const TrainFlags& flags) {
 
 void add_train(CLI::App& app) {
   auto* command =
-      add_command(app, "train", "Train a model on one device or on several");
+      add_command(app, "train", "Train a model on one or more devices");
   auto flags = std::make_shared<TrainFlags>();
   add_train_options(*command, *flags);
   command->footer(
-      "Ctrl-C ends the run after the step it is in, writes a checkpoint (with\n"
-      "--out-dir) and ends with 130; a second one ends it at once. SIGTERM "
-      "and\n"
-      "SIGUSR1 do the same and end with 75: a scheduler may queue it again.\n"
-      "The same command with --resume auto goes on, on other devices if you\n"
-      "like.\n\n"
+      "Ctrl-C finishes the current step, writes a checkpoint (with --out-dir) "
+      "and exits with 130; a second Ctrl-C exits at once. SIGTERM and SIGUSR1 "
+      "do the same and exit with 75, so that a scheduler can queue the run "
+      "again. The same command with --resume auto continues the run, also on "
+      "other devices.\n\n"
       "Example:\n"
       "  lockstep train --devices 2xcpu --max-steps 100 \\\n"
       "      --out-dir runs/first");

@@ -102,14 +102,14 @@ void check_communication(const TrainOptions& options) {
   if (is_plain) return;
   if (options.strategy() != Strategy::kDistributed) {
     refuse(
-        "compression and local steps are for what ranks send each other, "
-        "and this strategy has one",
+        "compression and local steps are for what ranks send each other, and "
+        "this strategy has only one rank",
         "--strategy ddp", "leave out --grad-compression and --local-steps");
   }
   if (options.zero() != ZeroStage::kNone) {
     refuse(
-        "ZeRO cuts what the ranks update together, and with compression or "
-        "local steps each updates everything",
+        "ZeRO splits what the ranks update together, but with compression or "
+        "local steps each rank updates everything",
         "one of them", "leave out --zero");
   }
   if (options.communication().is_local()) check_local_steps(options);
@@ -120,16 +120,15 @@ void check_spikes(const TrainOptions& options) {
   const OnSpike action = options.spikes().action();
   if (action != OnSpike::kNothing && options.communication().is_local()) {
     refuse(
-        "with local_steps each rank has losses of its own, and the ranks "
-        "would not leave out the same steps",
+        "with local_steps each rank has its own losses, and the ranks would "
+        "not leave out the same steps",
         "a loss that all ranks share", "leave out one of the two");
   }
   const bool saves =
       !options.out_dir().empty() && options.checkpoint().every() > 0;
   if (action == OnSpike::kRollBack && !saves) {
     refuse(
-        "a spike can't be answered by going back to a checkpoint where none "
-        "are written",
+        "a spike can't roll back to a checkpoint if no checkpoints are written",
         "out_dir and checkpoint().every",
         "give --out-dir and --checkpoint-every, or --on-spike skip");
   }

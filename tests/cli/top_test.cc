@@ -129,7 +129,7 @@ TEST_F(Top, EndsCleanlyAtCtrlC) {
 
 TEST_F(Top, IsPrintedOnceAndAsJson) {
   EXPECT_PRED2(contains, run_lockstep({"top", "--once"}, environment()).out,
-               "no job of yours runs on this host");
+               "none of your jobs is running on this host");
   start_run();
   const auto once = run_lockstep({"top", "--once"}, environment());
   EXPECT_EQ(once.code, 0) << once.err;
@@ -153,7 +153,7 @@ TEST_F(Top, IsPrintedOnceAndAsJson) {
   }
   stop_run();
   EXPECT_PRED2(contains, run_lockstep({"top", "--once"}, environment()).out,
-               "no job of yours runs on this host");
+               "none of your jobs is running on this host");
 }
 
 // Anyone who can write to the folder chooses its name and its contents.

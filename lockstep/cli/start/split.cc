@@ -75,9 +75,9 @@ void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
   }
   fmt::print("{}",
              table.render(static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-  say("A batch of N over K devices is cut into chunks of ceil(N / K), as "
-      "nn.DataParallel does: even when K divides N; else the last chunk is "
-      "shorter.");
+  say("A batch of N over K devices is split into chunks of ceil(N / K), as "
+      "nn.DataParallel does. If K doesn't divide N, the last chunk is "
+      "smaller.");
   explain_idle(flags, rows);
 }
 
@@ -93,9 +93,9 @@ void run(const SplitFlags& flags) {
 
 void add_split(CLI::App& app) {
   auto* command =
-      add_command(app, "split", "Show how a batch is divided over devices");
+      add_command(app, "split", "Show how a batch is split over devices");
   auto flags = std::make_shared<SplitFlags>();
-  command->add_option("--batch-size", flags->batch_size, "samples of a batch")
+  command->add_option("--batch-size", flags->batch_size, "samples per batch")
       ->type_name("N")
       ->check(whole_number(1));
   command->add_option("--devices", flags->devices, "numbers of devices")

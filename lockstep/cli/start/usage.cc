@@ -150,7 +150,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 void add_help(CLI::App& app) {
-  auto* command = add_command(app, "help", "Show help, or a command's");
+  auto* command =
+      add_command(app, "help", "Show this help, or the help of a command");
   auto topic = std::make_shared<std::string>();
   command->add_option("command", *topic, "the command to explain")
       ->default_str("all of them");

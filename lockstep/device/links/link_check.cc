@@ -149,14 +149,14 @@ std::string LinkFinding::text() const {
       return subject + " did not end";
     case Kind::kNotWritten:
       return fmt::format(
-          "{} did not arrive ({} from byte {} on {} before)", subject,
+          "{} did not arrive ({} from offset {} on {} before)", subject,
           counted(wrong_bytes, "byte"), first_byte,
           wrong_bytes == 1 ? "is as it was" : "are as they were");
     case Kind::kChanged:
       return fmt::format(
-          "{} arrived changed ({}, the first of them byte {})", subject,
-          wrong_bytes == 1 ? "1 byte is another"
-                           : fmt::format("{} bytes are others", wrong_bytes),
+          "{} arrived changed ({}, the first at offset {})", subject,
+          wrong_bytes == 1 ? "1 byte differs"
+                           : fmt::format("{} bytes differ", wrong_bytes),
           first_byte);
   }
   return subject;
