@@ -226,11 +226,15 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   json object = parse_strict_json(path, text, {.fail = fail_checkpoint}).root;
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
+    const bool is_newer = version > kFormatVersion;
     throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = path + " is of another version of the format",
-         .expected = fmt::format("{}", kFormatVersion),
-         .got = fmt::format("{}", version)});
+        {.code = ErrorCode::kCheckpointVersion,
+         .what = fmt::format("{} was written by {} version of Lockstep", path,
+                             is_newer ? "a newer" : "an older"),
+         .expected = fmt::format("checkpoint format {}", kFormatVersion),
+         .got = fmt::format("format {}", version),
+         .fix = is_newer ? "update Lockstep"
+                         : "use the version of Lockstep that wrote it"});
   }
   const std::string saved = reader.checksum(object, "manifest_xxh128");
   object.erase("manifest_xxh128");

@@ -259,7 +259,7 @@ TEST(Errors, HaveTheseTexts) {
        "'dpp'; did you mean 'dp'?; see `lockstep help train`\n"},
       {train({"--data", "cifar10"}),
        "[usage] --data cifar10 needs --data-dir DIR, the folder with "
-       "data_batch_*.bin and test_batch.bin; without it, use the built-in "
+       "data_batch_*.bin and test_batch.bin; to train without files, use "
        "--data synthetic\n"},
       {train({"--data", "cifar10", "--data-dir", "/no/such/folder"}),
        "[data] can't open folder /no/such/folder; expected the folder of "
