@@ -133,6 +133,8 @@ TEST_F(WorkQueueTest, ACallbackThatBlocksFailsWhatIsBehindItAtItsTimeout) {
     FAIL() << "waited for what can't be";
   } catch (const CommError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCollectiveFailed);
+    EXPECT_NE(std::string(error.what()).find("ALLREDUCE"), std::string::npos)
+        << error.what();
   }
   auto told = reason.get_future();
   ASSERT_EQ(told.wait_for(kDeadline), std::future_status::ready);
