@@ -271,7 +271,7 @@ std::string read_manifest_text(const std::string& folder) {
     return read_file(path, kMaxManifestBytes);
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = folder + " is no whole checkpoint",
+                           .what = folder + " is not a complete checkpoint",
                            .got = text_of(error)});
   }
 }
@@ -299,7 +299,7 @@ Manifest read_manifest(const std::string& folder) {
     }
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = folder + " is no whole checkpoint",
+                           .what = folder + " is not a complete checkpoint",
                            .got = text_of(error)});
   }
   return manifest;

@@ -193,29 +193,30 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
   };
   using Found = std::optional<double>;
   const auto whole = [](int64_t value) { return static_cast<double>(value); };
-  of_ranks("steps_total", "counter", "Steps that are done.",
+  of_ranks("steps_total", "counter", "Finished steps.",
            [&](const Job& job, size_t r) -> Found {
              return whole(job.ranks[r].step);
            });
-  of_ranks("steps_planned", "gauge", "Steps that the run has.",
+  of_ranks("steps_planned", "gauge", "Steps of the whole run.",
            [&](const Job& job, size_t r) -> Found {
              return whole(job.ranks[r].total_steps);
            });
   of_ranks(
       "step_seconds", "gauge", "Mean time of the last steps.",
       [](const Job& job, size_t r) -> Found { return job.ranks[r].step_s; });
-  of_ranks("samples_per_second", "gauge", "Samples a second of all ranks.",
+  of_ranks("samples_per_second", "gauge", "Samples per second of all ranks.",
            [](const Job& job, size_t r) -> Found {
              return job.ranks[r].samples_per_s;
            });
   of_ranks("wait_ratio", "gauge",
-           "Share of the time that waits for ranks or data.",
+           "Share of the time spent waiting for ranks or data.",
            [](const Job& job, size_t r) { return job.ranks[r].wait_fraction; });
-  of_ranks("communication_ratio", "gauge",
-           "Share of the time of communication that nothing hides.",
-           [](const Job& job, size_t r) {
-             return job.ranks[r].communication_fraction;
-           });
+  of_ranks(
+      "communication_ratio", "gauge",
+      "Share of the time spent on communication that no computation hides.",
+      [](const Job& job, size_t r) {
+        return job.ranks[r].communication_fraction;
+      });
   of_ranks("restarts_total", "counter", "Attempts after the first.",
            [&](const Job& job, size_t r) -> Found {
              return whole(job.ranks[r].restarts);
@@ -224,13 +225,13 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
            [](const Job& job, size_t r) -> Found {
              return job.notes[r] == RankNote::kSlow ? 1 : 0;
            });
-  of_ranks("up", "gauge", "1 if the rank's process is there.",
+  of_ranks("up", "gauge", "1 if the rank's process is running.",
            [](const Job& job, size_t r) -> Found {
              const RankNote note = job.notes[r];
              return note == RankNote::kLost || note == RankNote::kEnded ? 0 : 1;
            });
   of_ranks("updated_timestamp_seconds", "gauge",
-           "When the rank said this, in seconds since 1970.",
+           "Time of the rank's report, in seconds since 1970.",
            [](const Job& job, size_t r) -> Found {
              return job.ranks[r].updated_at;
            });
@@ -239,13 +240,13 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
              if (job.ranks[r].losses.empty()) return std::nullopt;
              return job.ranks[r].losses.back().loss;
            });
-  of_devices("device_busy_ratio", "Share of the time that a device computes.",
+  of_devices("device_busy_ratio",
+             "Share of the time in which the device computes.",
              [](const DeviceStatus& device) { return device.busy_fraction; });
   of_devices(
-      "device_memory_bytes",
-      "Bytes that tensors and blocks kept for them take.",
+      "device_memory_bytes", "Bytes of tensors and of blocks kept for reuse.",
       [&](const DeviceStatus& device) { return whole(device.memory_bytes); });
-  of_devices("device_memory_peak_bytes", "The most that tensors took.",
+  of_devices("device_memory_peak_bytes", "Peak bytes of tensors.",
              [&](const DeviceStatus& device) {
                return whole(device.memory_peak_bytes);
              });

@@ -61,9 +61,10 @@ void check_zero(const TrainOptions& options) {
     return;
   }
   refuse(
-      "ZeRO cuts the optimizer's state over ranks, and this strategy has one",
+      "ZeRO splits the optimizer state among ranks, and this strategy has only "
+      "one rank",
       "--strategy ddp",
-      "leave out --zero: one process holds the state once, whatever number of "
+      "leave out --zero: one process holds the state once, however many "
       "devices it uses");
 }
 
@@ -140,8 +141,9 @@ void check_verification(const TrainOptions& options) {
                  0);
   const bool is_classic = options.strategy() == Strategy::kDataParallelClassic;
   if (!is_classic || options.verify().gradients_every() == 0) return;
-  refuse("dp-classic runs LibTorch's backward, which computes once",
-         "another strategy", "leave out --verify-gradients, or use dp");
+  refuse(
+      "dp-classic runs LibTorch's backward, which computes gradients only once",
+      "another strategy", "leave out --verify-gradients, or use dp");
 }
 
 void check_devices(const TrainOptions& options) {
@@ -287,9 +289,9 @@ void check_options(const TrainOptions& options) {
 void check_shards_of_ranks(const CommunicationOptions& communication,
                            int64_t shards, int64_t ranks) {
   if (!communication.is_local() || shards % ranks == 0) return;
-  refuse(fmt::format("{} can't be shared equally by {}, which make steps by "
-                     "themselves",
-                     counted(shards, "shard"), counted(ranks, "rank")),
+  refuse(fmt::format(
+             "{} can't be shared equally by {}, which make steps independently",
+             counted(shards, "shard"), counted(ranks, "rank")),
          "a multiple of the ranks", "change --shards");
 }
 

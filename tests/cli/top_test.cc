@@ -121,8 +121,8 @@ TEST_F(Top, ShowsARunInATerminalOfAnySize) {
 TEST_F(Top, EndsCleanlyAtCtrlC) {
   const Terminal terminal(folder_.path("tmux"), 80, 24, environment(),
                           kProgram + " top");
-  EXPECT_PRED2(contains, terminal.screen_with("No job of yours"),
-               "No job of yours");
+  EXPECT_PRED2(contains, terminal.screen_with("None of your jobs"),
+               "None of your jobs");
   terminal.press("C-c");
   EXPECT_PRED2(contains, terminal.screen_with("ended 0"), "ended 0");
 }

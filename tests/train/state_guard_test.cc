@@ -292,11 +292,10 @@ TEST(StateGuard, RepairsWhatARankComputesWrong) {
       EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
       EXPECT_EQ(report.losses, expected.losses);
       EXPECT_EQ(report.recoveries, 0);
-      EXPECT_NE(
-          log.text().find(fmt::format(
-              "rank {} computed the gradients of shard {} wrong at step 7",
-              rank, 2 * rank)),
-          std::string::npos)
+      EXPECT_NE(log.text().find(fmt::format(
+                    "rank {} computed wrong gradients of shard {} at step 7",
+                    rank, 2 * rank)),
+                std::string::npos)
           << log.text();
     }
   }
@@ -320,10 +319,9 @@ TEST(StateGuard, EndsARankThatComputesWrongAgain) {
     run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
     FAIL() << "it trained";
   } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what())
-            .find("rank 1 computed the gradients of shard 2 wrong at step 8"),
-        std::string::npos)
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 1 computed wrong gradients of shard 2 at step 8"),
+              std::string::npos)
         << error.what();
   }
 }

@@ -146,7 +146,7 @@ std::string LinkFinding::text() const {
       copy.method == CopyMethod::kCopyEngine ? "" : " by a kernel's loads");
   switch (kind) {
     case Kind::kTimeout:
-      return subject + " did not end";
+      return subject + " did not finish";
     case Kind::kNotWritten:
       return fmt::format(
           "{} did not arrive ({} from offset {} on {} before)", subject,

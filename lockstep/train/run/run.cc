@@ -329,8 +329,8 @@ void Run::answer_spike(double loss, double limit) {
       runner_.roll_back(*earlier);
       ++log_.report().rollbacks;
       text += fmt::format(
-          ", and the run went back to the weights of {}, from which it goes on "
-          "with the next batch",
+          ", and the run went back to the weights of {}, and continues with "
+          "the next batch",
           earlier->path);
     } else {
       text += "; there is no checkpoint yet to go back to";
