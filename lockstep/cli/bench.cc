@@ -180,11 +180,12 @@ void add_bench(CLI::App& app) {
       ->type_name("PATH")
       ->default_str("none");
   command->footer(
-      "Every round uses each backend once, one after the other. Sizes, algbw "
-      "and busbw are counted as nccl-tests count them. --pytorch needs a "
-      "Python with torch (LOCKSTEP_PYTHON); the last column is then the "
-      "speed-up over torch.distributed.\n"
-      "Exit codes: 0 all data is correct, 1 some is wrong.\n\n"
+      "Every round uses each backend once. Sizes, algbw and busbw are counted "
+      "as nccl-tests count them. --pytorch needs a Python with torch "
+      "(LOCKSTEP_PYTHON); the last column is then the speed-up over "
+      "torch.distributed.\n"
+      "Exit codes: 0 all data is correct, 1 some is wrong.\n"
+      "\n"
       "Example:\n"
       "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
   command->callback([flags] { run(*flags); });

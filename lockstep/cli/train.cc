@@ -62,8 +62,7 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(number(0));
   add(add_number(app, "--weight-decay", flags.weight_decay, "weight decay"))
       ->type_name("X")
-      ->default_str(
-          "0.0005; adamw: 0.01; language models: 0.1, for matrices only")
+      ->default_str("0.0005; adamw: 0.01; language models: 0.1, matrices only")
       ->check(number(0));
   add(add_number(app, "--beta2", flags.beta2,
                  "adamw: decay rate of the second moments"))

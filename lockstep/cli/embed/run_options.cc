@@ -204,7 +204,7 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
               "--resume", flags.options.checkpoint().resume(),
               "continue as if the run had never stopped, with the same bits: "
               "from a checkpoint, from the newest one in a run's folder, or "
-              "auto: from --out-dir, which may have none yet"))
+              "auto: from --out-dir, if it has one"))
           ->type_name("auto|DIR")
           ->default_str("none: start at the beginning");
   add(app.add_flag("--allow-changes",

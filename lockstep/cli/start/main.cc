@@ -41,7 +41,7 @@ bool needs_torch() {
        .expected = "the part of this program that needs LibTorch",
        .got = std::strerror(errno),
        .fix = "install Lockstep again: bin/lockstep needs the libexec folder "
-              "beside bin, so link to it instead of copying it"});
+              "next to bin, so link to it instead of copying it"});
 }
 
 }  // namespace

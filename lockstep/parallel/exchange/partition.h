@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// How a parameter is cut over the ranks, in the order of its memory: a piece
-/// for each rank, then the rest.
+/// The parts of a parameter, in the order of its memory: a piece for each rank,
+/// then the rest.
 struct ParameterCut {
   bool is_cut = false;  ///< false: all of it belongs to every rank
   int64_t piece = 0;    ///< elements of each rank's piece
