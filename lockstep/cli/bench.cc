@@ -184,8 +184,7 @@ void add_bench(CLI::App& app) {
       "as nccl-tests count them. --pytorch needs a Python with torch "
       "(LOCKSTEP_PYTHON); the last column is then the speed-up over "
       "torch.distributed.\n"
-      "Exit codes: 0 all data is correct, 1 some is wrong.\n"
-      "\n"
+      "Exit codes: 0 all data is correct, 1 some is wrong.\n\n"
       "Example:\n"
       "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
   command->callback([flags] { run(*flags); });
