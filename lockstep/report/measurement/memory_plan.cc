@@ -56,7 +56,7 @@ class ShardProbe {
       largest_bytes_ = std::max(largest_bytes_, bytes);
       if (!is_large(parameter)) small_bytes_ += bytes;
       planned_.push_back(is_for_cpu ? torch::Tensor(parameter)
-                                    : parameter.to(torch::kMeta));
+                                    : parameter.detach().to(torch::kMeta));
     }
     optimizer_ = task_->make_optimizer([](const torch::Tensor& like) {
       return torch::zeros_like(like.detach());
