@@ -256,7 +256,7 @@ TEST(Errors, HaveTheseTexts) {
        "[usage] --model: expected one of cnn, mlp, resnet18, resnet34, "},
       {{"train", "--strategy", "dpp"},
        "[usage] --strategy: expected one of single, dp, dp-classic, ddp, got "
-       "'dpp'; did you mean 'dp'?; see `lockstep help train`\n"},
+       "'dpp'; did you mean 'dp'? See `lockstep help train`\n"},
       {train({"--data", "cifar10"}),
        "[usage] --data cifar10 needs --data-dir DIR, the folder with "
        "data_batch_*.bin and test_batch.bin; to train without files, use "

@@ -58,8 +58,8 @@ const CLI::Option& option_of(const CLI::App& command, const std::string& path,
   const std::string near = nearest(key, names);
   refuse_config(
       path,
-      fmt::format("unknown option {}{}; see `lockstep help {}`", quote(key),
-                  near.empty() ? "" : "; did you mean '" + near + "'?",
+      fmt::format("unknown option {}; {} `lockstep help {}`", quote(key),
+                  near.empty() ? "see" : "did you mean '" + near + "'? See",
                   command.get_name()));
 }
 

@@ -146,7 +146,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("[usage] unexpected argument '{}'; see `{}`",
                        extras.front(), help);
   }
-  return fmt::format("[usage] {}; see `{}`", lockstep::text_of(error), help);
+  const std::string text = lockstep::text_of(error);
+  // The text may end in "did you mean '...'?".
+  return fmt::format("[usage] {}{} `{}`", text,
+                     text.ends_with('?') ? " See" : "; see", help);
 }
 
 void add_help(CLI::App& app) {
