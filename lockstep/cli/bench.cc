@@ -116,7 +116,7 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
   app.add_option(
          "--sizes", flags.sizes,
          "bytes per message, FIRST:LAST, with K, M or G (--sizes 1M:1G)")
-      ->type_name("A:B");
+      ->type_name("FIRST:LAST");
   app.add_option("--factor", flags.factor,
                  "ratio of each size to the one before (--factor 2)")
       ->type_name("N")
@@ -163,8 +163,7 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
 
 void add_bench(CLI::App& app) {
   auto* command =
-      add_command(app, "bench",
-                  "Time and check collectives, with the columns of nccl-tests");
+      add_command(app, "bench", "Time and check collectives, as nccl-tests do");
   auto flags = std::make_shared<BenchFlags>();
   command
       ->add_option("collective", flags->collective,

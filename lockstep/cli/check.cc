@@ -105,8 +105,8 @@ void check(const CheckFlags& flags) {
 }  // namespace
 
 void add_check(CLI::App& app) {
-  auto* command = add_command(
-      app, "check", "Check that copies between devices arrive unchanged");
+  auto* command =
+      add_command(app, "check", "Check that copies between devices are exact");
   auto flags = std::make_shared<CheckFlags>();
   add_device_options(*command, flags->devices, "all");
   command

@@ -286,8 +286,8 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  auto* command = add_command(
-      app, "compare", "Measure strategies side by side on the same work");
+  auto* command =
+      add_command(app, "compare", "Compare the speed of strategies");
   auto flags = std::make_shared<CompareFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);

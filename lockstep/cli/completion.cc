@@ -244,8 +244,8 @@ std::string fish_completion(const CommandWords& root) {
 }
 
 void add_completion(CLI::App& app) {
-  auto* command = add_command(
-      app, "completion", "Print a completion script for bash, zsh or fish");
+  auto* command =
+      add_command(app, "completion", "Print a completion script for the shell");
   auto shell = std::make_shared<std::string>();
   command->add_option("shell", *shell, "bash, zsh or fish")
       ->required()

@@ -97,8 +97,8 @@ void print_json(const std::vector<Finding>& findings) {
 }  // namespace
 
 void add_doctor(CLI::App& app) {
-  auto* command = add_command(
-      app, "doctor", "Show what was found on this machine, and what to fix");
+  auto* command =
+      add_command(app, "doctor", "Check this machine, and show what to fix");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "print JSON [no]");
   command->footer("Exit codes: 0 training is possible, 1 it is not.");

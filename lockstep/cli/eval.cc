@@ -178,9 +178,8 @@ void run(const EvalFlags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  auto* command = add_command(app, "eval",
-                              "Evaluate a checkpoint on data that it was not "
-                              "trained on");
+  auto* command =
+      add_command(app, "eval", "Evaluate a checkpoint on the test split");
   auto flags = std::make_shared<EvalFlags>();
   command
       ->add_option("--checkpoint", flags->checkpoint,

@@ -158,21 +158,21 @@ void run(const ExportFlags& flags) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto* command = add_command(
-      app, "export", "Write a checkpoint for transformers or torchvision");
+  auto* command =
+      add_command(app, "export", "Export to transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
   command
       ->add_option("--checkpoint", flags->checkpoint,
                    "a checkpoint, the --out-dir of a run (its newest "
                    "checkpoint), or a Hugging Face folder")
       ->type_name("DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
   command
       ->add_option("--out-dir", flags->out_dir,
                    "a new folder: for from_pretrained() of transformers or "
                    "load_state_dict() of torchvision, or for --init-from")
       ->type_name("DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
   command->callback([flags] { run(*flags); });
 }
 

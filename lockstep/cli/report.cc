@@ -103,9 +103,8 @@ void run(ReportFlags flags) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  auto* command = add_command(
-      app, "report",
-      "Make a page, TensorBoard event files or a trace from finished runs");
+  auto* command =
+      add_command(app, "report", "Make a page or event files of finished runs");
   auto flags = std::make_shared<ReportFlags>();
   command
       ->add_option("runs", flags->runs,

@@ -119,8 +119,8 @@ void run(TokenizeFlags flags) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  auto* command = add_command(
-      app, "tokenize", "Turn text files into files of tokens to train on");
+  auto* command =
+      add_command(app, "tokenize", "Turn text files into files of tokens");
   auto flags = std::make_shared<TokenizeFlags>();
   auto& options = flags->options;
   options.threads() =
@@ -163,9 +163,10 @@ void add_tokenize(CLI::App& app) {
       ->check(whole_number(1, 1024));
   command->add_flag("--json", flags->as_json, "print the result as JSON [no]");
   command->footer(
-      "The tokens do not depend on the number of threads.\n\nExample:\n"
-      "  lockstep tokenize --input book.txt --out-dir data/book "
-      "--tokenizer chars --val-fraction 0.1");
+      "The tokens do not depend on the number of threads.\n\n"
+      "Example:\n"
+      "  lockstep tokenize --input book.txt --out-dir data/book \\\n"
+      "      --tokenizer chars --val-fraction 0.1");
   command->callback([flags] { run(*flags); });
 }
 
