@@ -35,6 +35,7 @@ constexpr std::array kNames{
     Entry{ErrorCode::kDownloadFailed, "download-failed"},
     Entry{ErrorCode::kCheckpointMissing, "checkpoint-missing"},
     Entry{ErrorCode::kCheckpointDamaged, "checkpoint-damaged"},
+    Entry{ErrorCode::kCheckpointVersion, "checkpoint-version"},
     Entry{ErrorCode::kCheckpointNotSaved, "checkpoint-not-saved"},
     Entry{ErrorCode::kStateMismatch, "state-mismatch"},
     Entry{ErrorCode::kResumeConflict, "resume-conflict"},

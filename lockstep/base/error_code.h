@@ -76,10 +76,10 @@ enum class ErrorCode {
   kDownloadFailed,
   /// There is no checkpoint, or no complete one, at that path.
   kCheckpointMissing,
-  /// A checkpoint was changed after it was written, contradicts itself, or has
-  /// a
-  /// format that this version does not read.
+  /// A checkpoint was changed after it was written, or contradicts itself.
   kCheckpointDamaged,
+  /// A checkpoint has a format that this version of Lockstep does not read.
+  kCheckpointVersion,
   /// A checkpoint could not be written.
   kCheckpointNotSaved,
   /// A state dict, an optimizer's state or a snapshot does not fit the model.

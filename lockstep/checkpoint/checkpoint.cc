@@ -97,7 +97,7 @@ CheckpointReader open_checkpoint(const std::string& dir) {
   }
   throw CheckpointError(
       {.code = ErrorCode::kCheckpointMissing,
-       .what = "there is no whole checkpoint in " + dir,
+       .what = "there is no complete checkpoint in " + dir,
        .expected = fmt::format("a folder step-* with {}, {} and {}",
                                kManifestFile, kModelFile, optimizer_file(0, 1)),
        .got = reason.empty() ? "none" : reason});

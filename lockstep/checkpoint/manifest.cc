@@ -231,11 +231,15 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
   json object = parse_strict_json(path, text, {.fail = fail_checkpoint}).root;
   const int64_t version = reader.whole(object, "lockstep_checkpoint");
   if (version != kFormatVersion) {
+    const bool is_newer = version > kFormatVersion;
     throw CheckpointError(
-        {.code = ErrorCode::kCheckpointDamaged,
-         .what = path + " is of another version of the format",
-         .expected = fmt::format("{}", kFormatVersion),
-         .got = fmt::format("{}", version)});
+        {.code = ErrorCode::kCheckpointVersion,
+         .what = fmt::format("{} was written by {} version of Lockstep", path,
+                             is_newer ? "a newer" : "an older"),
+         .expected = fmt::format("checkpoint format {}", kFormatVersion),
+         .got = fmt::format("format {}", version),
+         .fix = is_newer ? "update Lockstep"
+                         : "use the version of Lockstep that wrote it"});
   }
   const std::string saved = reader.checksum(object, "manifest_xxh128");
   object.erase("manifest_xxh128");
@@ -272,7 +276,7 @@ std::string read_manifest_text(const std::string& folder) {
     return read_file(path, kMaxManifestBytes);
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = folder + " is no whole checkpoint",
+                           .what = folder + " is not a complete checkpoint",
                            .got = text_of(error)});
   }
 }
@@ -293,7 +297,7 @@ Manifest read_manifest(const std::string& folder) {
     }
   } catch (const IoError& error) {
     throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = folder + " is no whole checkpoint",
+                           .what = folder + " is not a complete checkpoint",
                            .got = text_of(error)});
   }
   return manifest;

@@ -111,7 +111,7 @@ NamedTensors section(std::span<const std::byte> bytes, Kind kind,
     throw CheckpointError(
         {.code = ErrorCode::kStateMismatch,
          .what = "the snapshot in memory is of another model or optimizer",
-         .fix = "go on from a checkpoint: --snapshot-every 0"});
+         .fix = "continue from a checkpoint: --snapshot-every 0"});
   }
   return views(const_cast<std::byte*>(bytes.data()), found.at, like);
 }

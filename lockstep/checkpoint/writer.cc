@@ -288,7 +288,7 @@ void CheckpointWriter::finish() {
       {.code = ErrorCode::kCheckpointNotSaved,
        .what = "the last checkpoint of the run was not written",
        .got = failure_,
-       .fix = last_.empty() ? "" : "the last whole one is " + last_});
+       .fix = last_.empty() ? "" : "the last complete one is " + last_});
 }
 
 std::string save_checkpoint(const std::string& dir,

@@ -96,13 +96,14 @@ void run(const BenchFlags& flags) {
 }
 
 void add_measurement_options(CLI::App& app, BenchFlags& flags) {
-  app.add_option("--sizes", flags.sizes,
-                 "bytes of a message, from:to, with K, M or G (--sizes 1M:1G)")
-      ->type_name("A:B");
+  app.add_option(
+         "--sizes", flags.sizes,
+         "bytes per message, FIRST:LAST, with K, M or G (--sizes 1M:1G)")
+      ->type_name("FIRST:LAST");
   add_count(app, "--factor", flags.factor, {2, 1'000'000},
-            "each size over the one before (--factor 2)");
+            "ratio of each size to the one before (--factor 2)");
   add_count(app, "--nproc", flags.nproc, {2, 40},
-            "ranks to start, unless a launcher did (--nproc 4)");
+            "ranks to start, unless a launcher started them (--nproc 4)");
   app.add_option("--backend", flags.backends,
                  "backends to time: shm, tcp (--backend shm)")
       ->type_name("A,B")
@@ -114,20 +115,20 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
   add_choice(
       app, "--dtype", flags.type,
       {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"},
-      "of the elements (--dtype bfloat16)");
+      "type of the elements (--dtype bfloat16)");
   add_count(app, "--iters", flags.options.iterations, {1, 1'000'000},
-            "timed rounds of a size (--iters 100)")
+            "timed rounds per size (--iters 100)")
       ->default_str("20; 5 above 32M");
   add_count(app, "--warmup", flags.options.warmup, {0, 1'000'000},
-            "rounds before them, not timed (--warmup 0)");
+            "untimed rounds before them (--warmup 0)");
   app.add_option("--resident", flags.resident,
                  "allreduce, shm: also time buffers in shared memory, which "
                  "needs no copies (--resident off)")
       ->type_name("WHEN")
       ->check(one_of({"on", "off"}));
-  app.add_option("--check", flags.check,
-                 "compare the result's every element in every round (--check "
-                 "off)")
+  app.add_option(
+         "--check", flags.check,
+         "check every element of the result in every round (--check off)")
       ->type_name("WHEN")
       ->check(one_of({"on", "off"}));
 }
@@ -135,8 +136,8 @@ void add_measurement_options(CLI::App& app, BenchFlags& flags) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  auto* command = add_command(
-      app, "bench", "Time collectives, in nccl-tests' columns, and check them");
+  auto* command =
+      add_command(app, "bench", "Time and check collectives, as nccl-tests do");
   auto flags = std::make_shared<BenchFlags>();
   add_choice(*command, "collective", flags->collective,
              report::collective_names(),
@@ -145,12 +146,13 @@ void add_bench(CLI::App& app) {
       ->required();
   add_measurement_options(*command, *flags);
   add_path(*command, "--json", flags->json,
-           "write the figures here too (--json bench.json)");
+           "also write the figures here (--json bench.json)");
   command->footer(
-      "Every round uses each backend once, one after the other. Sizes, algbw\n"
-      "and busbw are counted as nccl-tests count them. --pytorch\n"
-      "needs a Python that has torch (LOCKSTEP_PYTHON); the last column is\n"
-      "then the speed-up over torch.distributed. Wrong data ends with 1.\n\n"
+      "Every round uses each backend once. Sizes, algbw and busbw are counted "
+      "as nccl-tests count them. --pytorch needs a Python with torch "
+      "(LOCKSTEP_PYTHON); the last column is then the speed-up over "
+      "torch.distributed.\n"
+      "Exit codes: 0 all data is correct, 1 some is wrong.\n\n"
       "Example:\n"
       "  lockstep bench allreduce --sizes 4K:64M --nproc 2 --json bench.json");
   command->callback([flags] { run(*flags); });

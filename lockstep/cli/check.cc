@@ -89,10 +89,9 @@ void check(const CheckFlags& flags) {
   } else {
     print_text(links, findings);
     if (!findings.empty()) {
-      fmt::print("\n{} of {} {} what goes over {}:\n  {}\n", findings.size(),
+      fmt::print("\n{} of {} {} data:\n  {}\n", findings.size(),
                  counted(static_cast<int64_t>(links.size()), "link"),
-                 findings.size() == 1 ? "changes" : "change",
-                 findings.size() == 1 ? "it" : "them",
+                 findings.size() == 1 ? "corrupts" : "corrupt",
                  describe_bad_links(findings));
     }
   }
@@ -103,12 +102,11 @@ void check(const CheckFlags& flags) {
 
 void add_check(CLI::App& app) {
   auto* command =
-      add_command(app, "check",
-                  "Check that copies between devices arrive as they were sent");
+      add_command(app, "check", "Check that copies between devices are exact");
   auto flags = std::make_shared<CheckFlags>();
   add_device_options(*command, flags->devices, "all");
   add_count(*command, "--rounds", flags->rounds, {1, 1'000'000},
-            "times that each copy is made, with other bytes in each");
+            "how many times each copy is made, with different bytes each time");
   add_number(*command, "--timeout", flags->timeout_s,
              "seconds after which a copy counts as hanging")
       ->type_name("S")
@@ -116,18 +114,18 @@ void add_check(CLI::App& app) {
   auto* full = command->add_flag(
       "--full", flags->is_full,
       "test the whole installation: the machine, links, collectives, and that "
-      "a few steps of training are the same on one device, with dp and with "
-      "ddp [no]");
-  add_path(*command, "--report", flags->report,
-           "with --full: write all that was seen here, as JSON, to "
-           "attach it to a report of a fault")
+      "a few steps of training give the same bits on one device, with dp and "
+      "with ddp [no]");
+  add_path(
+      *command, "--report", flags->report,
+      "with --full: write all results here as JSON, to attach to a bug report")
       ->needs(full);
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
       "Copies of 1 KiB, 1, 4, 16 and 64 MiB go over each link in both "
-      "directions, by\nthe copy engine and by loads of the receiving device, "
-      "in a process of their own.\nExit codes: 0 all links are good, 1 some "
-      "are not.");
+      "directions, by the copy engine and by loads of the receiving device, in "
+      "a separate process.\n"
+      "Exit codes: 0 all links are good, 1 some are not.");
   command->callback([flags] { check(*flags); });
 }
 

@@ -42,21 +42,26 @@ std::vector<Link> links_of(const CheckLinksFlags& flags) {
 }  // namespace
 
 void add_check_links(CLI::App& app) {
-  auto* command = add_command(app, "check-links",
-                              "Check links between devices; what runs start");
+  auto* command = add_command(
+      app, "check-links", "Check links between devices; used by training runs");
   command->group("");  // not in the help
   auto flags = std::make_shared<CheckLinksFlags>();
-  command->add_option("--links", flags->links, "FROM>TO, by commas")
+  command->add_option("--links", flags->links, "FROM>TO, separated by commas")
       ->delimiter(',')
       ->required();
-  command->add_option("--slices", flags->slices, "that the host is cut into")
+  command->add_option("--slices", flags->slices, "number of slices of the host")
       ->check(whole_number(1));
-  command->add_option("--sizes", flags->options.sizes(), "bytes, by commas")
+  command
+      ->add_option("--sizes", flags->options.sizes(),
+                   "bytes, separated by commas")
       ->delimiter(',')
       ->check(whole_number(8, int64_t{1} << 32));
-  command->add_option("--rounds", flags->options.rounds(), "of all copies")
+  command
+      ->add_option("--rounds", flags->options.rounds(),
+                   "how many times each copy is made")
       ->check(whole_number(1));
-  add_number(*command, "--timeout", flags->options.timeout_s(), "s a copy")
+  add_number(*command, "--timeout", flags->options.timeout_s(),
+             "seconds per copy")
       ->check(number(0, Bound::kExcluded));
   command->callback([flags] {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

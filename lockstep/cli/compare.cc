@@ -208,38 +208,41 @@ void run(const CompareFlags& flags) {
 
 void add_measurement_options(CLI::App& app, CompareFlags& flags) {
   auto& options = flags.options;
-  app.add_option("--strategies", options.strategies,
-                 "single, dp-classic, dp, ddp, and the loops that users write, "
-                 "dp-loop and ddp-loop (DataParallel or "
-                 "DistributedDataParallel, backward(), torch::optim): what to "
-                 "compare, in this order")
+  app.add_option(
+         "--strategies", options.strategies,
+         "what to compare, in this order: single, dp-classic, dp, ddp, and "
+         "loops as users write them, dp-loop and ddp-loop (DataParallel or "
+         "DistributedDataParallel, backward(), torch::optim)")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp,ddp")
       ->check(one_of(report::compared_strategies()));
-  app.add_option("--backend", options.backend,
-                 "of ddp and ddp-loop: auto, shm, or tcp as between hosts")
+  app.add_option(
+         "--backend", options.backend,
+         "backend of ddp and ddp-loop: auto, shm, or tcp (as between hosts)")
       ->type_name("NAME")
       ->check(backend_name({"auto", "shm", "tcp"}));
-  app.add_flag("--pytorch", options.with_pytorch,
-               "also time PyTorch on the same work: single process, DDP over "
-               "Gloo and, beside ddp, the same processes never "
-               "synchronised [no]");
+  app.add_flag(
+      "--pytorch", options.with_pytorch,
+      "also time PyTorch on the same work: a single process, DDP over Gloo "
+      "and, with ddp, the same processes without any synchronization [no]");
   add_count(app, "--batch-size", options.work.batch_size, {1},
-            "samples of a step, over all devices");
-  add_count(app, "--steps", options.work.steps, {1}, "timed steps of a round");
+            "samples per step, over all devices");
+  add_count(app, "--steps", options.work.steps, {1}, "timed steps per round");
   add_count(app, "--warmup", options.work.warmup, {0},
-            "steps before them, not timed");
+            "untimed steps before them");
   add_count(app, "--rounds", flags.rounds, {1, 1000},
-            "times that every strategy runs, each in a fresh process")
-      ->default_str("3, and more until verdicts are clear");
-  add_count(app, "--max-rounds", flags.max_rounds, {1, 1000}, "of them at most")
-      ->default_str("10; with --rounds as many");
-  add_count(app, "--seed", options.work.seed, {0}, "of weights and batch");
+            "how many times every strategy runs, each time in a new process")
+      ->default_str("3, and more until results are clear");
+  add_count(app, "--max-rounds", flags.max_rounds, {1, 1000},
+            "maximum number of rounds")
+      ->default_str("10; with --rounds: the same");
+  add_count(app, "--seed", options.work.seed, {0},
+            "seed of the weights and the batch");
   add_count(app, "--shards", options.shards, {0},
             "logical shards of a batch; 0: one per device");
   add_number(app, "--timeout", options.deadline_s,
-             "seconds that one process may take")
+             "longest time in seconds that a process may take")
       ->type_name("S")
       ->check(number(0, Bound::kExcluded));
 }
@@ -251,10 +254,10 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
   };
   add("--report", flags.report, "write the figures here, as JSON");
   add("--html", flags.html, "write a page with tables and charts here");
-  add("--svg", flags.svg, "write a picture of table and charts here");
+  add("--svg", flags.svg, "write a picture of the table and the charts here");
   add_path(app, "--trace", flags.options.trace,
-           "folder for a time line of each strategy's last steps, as "
-           "ddp.json: for Perfetto (ui.perfetto.dev)",
+           "folder for a timeline of the last steps of each strategy, such as "
+           "ddp.json, for Perfetto (ui.perfetto.dev)",
            "DIR")
       ->group("Output");
 }
@@ -262,8 +265,8 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  auto* command = add_command(
-      app, "compare", "Measure strategies side by side on the same work");
+  auto* command =
+      add_command(app, "compare", "Compare the speed of strategies");
   auto flags = std::make_shared<CompareFlags>();
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->options.work.precision);
@@ -272,23 +275,23 @@ void add_compare(CLI::App& app) {
   add_measurement_options(*command, *flags);
   add_output_options(*command, *flags);
   command
-      ->add_option("--runs", flags->runs,
-                   "measure nothing: compare these run.json files of "
-                   "`lockstep train`")
+      ->add_option(
+          "--runs", flags->runs,
+          "don't measure, but compare these run.json files of `lockstep train`")
       ->type_name("PATH ...")
       ->default_str("none")
       ->excludes("--pytorch", "--strategies", "--trace");
   command
-      ->add_flag(
-          "--allow-different-work", flags->allow_different_work,
-          "--runs may be of different models, batches or precision; they "
-          "get no speed-up [no]")
+      ->add_flag("--allow-different-work", flags->allow_different_work,
+                 "allow --runs with different models, batches or precision, "
+                 "which get no speed-up [no]")
       ->needs("--runs");
   command->footer(
-      "The work is a fixed synthetic batch and SGD with momentum, or AdamW\n"
-      "for language models; all of a step is timed. --pytorch needs a Python\n"
-      "with torch: the one in the variable LOCKSTEP_PYTHON, else the one that\n"
-      "Lockstep was built with, if it is here, else python3.\n\nExample:\n"
+      "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
+      "language models; the whole step is timed. --pytorch needs a Python with "
+      "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with, "
+      "else python3.\n\n"
+      "Example:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices 2xcpu "
       "--pytorch");
   command->callback([flags] { run(*flags); });

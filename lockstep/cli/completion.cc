@@ -233,8 +233,8 @@ std::string fish_completion(const CommandWords& root) {
 }
 
 void add_completion(CLI::App& app) {
-  auto* command = add_command(
-      app, "completion", "Print a completion script for bash, zsh or fish");
+  auto* command =
+      add_command(app, "completion", "Print a completion script for the shell");
   auto shell = std::make_shared<std::string>();
   add_choice(*command, "shell", *shell, {"bash", "zsh", "fish"},
              "bash, zsh or fish")

@@ -65,9 +65,11 @@ void print_text(const std::vector<Finding>& findings) {
   const long failures = count(findings, Verdict::kFail);
   const long warnings = count(findings, Verdict::kWarn);
   if (failures > 0) {
-    fmt::print("Training is impossible here: {} to put right.\n", failures);
+    fmt::print("Training is impossible here: {} to fix.\n",
+               counted(failures, "problem"));
   } else if (warnings > 0) {
-    fmt::print("Ready to train; {} to look at.\n", warnings);
+    fmt::print("Ready to train; {} to look at.\n",
+               counted(warnings, "warning"));
   } else {
     fmt::print("Ready to train.\n");
   }
@@ -94,8 +96,7 @@ void print_json(const std::vector<Finding>& findings) {
 
 void add_doctor(CLI::App& app) {
   auto* command =
-      add_command(app, "doctor",
-                  "Show what was found on this machine, and what to put right");
+      add_command(app, "doctor", "Check this machine, and show what to fix");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "print JSON [no]");
   command->footer("Exit codes: 0 training is possible, 1 it is not.");

@@ -89,7 +89,7 @@ void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
   known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
-       .what = checkpoint + " is of a model that `lockstep eval` can't build",
+       .what = checkpoint + " has a model that `lockstep eval` can't build",
        .expected = fmt::format("{}", fmt::join(known, ", ")),
        .got = name.empty() ? "a model without a name" : name.substr(0, 60),
        .fix = "evaluate it with the program that trained it"});
@@ -130,7 +130,8 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
                const CheckpointInfo& info) {
   if (flags.data.tokenizer) {
     throw BadUsage(
-        "[usage] eval has no --tokenizer: it uses that of the checkpoint");
+        "[usage] eval takes no --tokenizer; leave it out: the checkpoint has "
+        "its own");
   }
   tasks::TextEvalOptions options;
   options.checkpoint = checkpoint;
@@ -171,19 +172,18 @@ void run(const EvalFlags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  auto* command = add_command(app, "eval",
-                              "Evaluate a checkpoint on data that it was not "
-                              "trained on");
+  auto* command =
+      add_command(app, "eval", "Evaluate a checkpoint on the test split");
   auto flags = std::make_shared<EvalFlags>();
   add_checkpoint_option(*command, flags->checkpoint);
   add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
   add_channels_last_option(*command, flags->channels_last);
   add_count(*command, "--batch-size", flags->batch_size, {1},
-            "samples of a batch, over all devices")
+            "samples per batch, over all devices")
       ->default_str("250; language models: 64");
   add_count(*command, "--workers", flags->workers, {0, 256},
-            "threads that prepare batches; 0: none beside the trainer");
+            "threads that prepare batches; 0: the main thread prepares them");
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->callback([flags] { run(*flags); });
 }

@@ -155,15 +155,15 @@ void run(const ExportFlags& flags) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto* command = add_command(
-      app, "export", "Write a checkpoint for transformers or torchvision");
+  auto* command =
+      add_command(app, "export", "Export to transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
   add_checkpoint_option(*command, flags->checkpoint);
   add_path(*command, "--out-dir", flags->out_dir,
            "a new folder: for from_pretrained() of transformers or "
            "load_state_dict() of torchvision, or for --init-from",
            "DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
   command->callback([flags] { run(*flags); });
 }
 

@@ -109,8 +109,8 @@ void run(const GenerateFlags& flags) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto* command = add_command(
-      app, "generate", "Continue a text with a language model's checkpoint");
+  auto* command =
+      add_command(app, "generate", "Continue a text with a language model");
   auto flags = std::make_shared<GenerateFlags>();
   add_checkpoint_option(*command, flags->checkpoint);
   command->add_option("--prompt", flags->prompt, "the text to continue")
@@ -118,16 +118,18 @@ void add_generate(CLI::App& app) {
       ->default_str("a new line");
   add_count(*command, "--max-tokens", flags->options.max_tokens, {1},
             "tokens to generate");
-  add_number(*command, "--temperature", flags->options.sampling.temperature,
-             "below 1 likely tokens are preferred; 0: the likeliest")
+  add_number(
+      *command, "--temperature", flags->options.sampling.temperature,
+      "below 1, likely tokens are preferred; 0: always the most likely one")
       ->check(number(0));
   add_count(*command, "--top-k", flags->options.sampling.top_k, {0},
-            "choose from so many likeliest tokens; 0: from all");
-  add_number(*command, "--top-p", flags->options.sampling.top_p,
-             "choose from the likeliest tokens with so much probability")
+            "choose from this many of the most likely tokens; 0: from all");
+  add_number(
+      *command, "--top-p", flags->options.sampling.top_p,
+      "choose from the most likely tokens that together have this probability")
       ->check(number(0));
   add_count(*command, "--seed", flags->options.seed, {0},
-            "another one gives another text");
+            "seed of the choices: another seed gives another text");
   add_device_options(*command, flags->devices, "the first GPU, or all cores");
   command->footer(
       "The text is printed as it is generated; Ctrl-C ends it.\n\n"

@@ -48,22 +48,22 @@ void add_any_model_options(CLI::App& app, ModelFlags& flags,
   const auto& texts = models::language_names();
   auto names = models::names();
   names.insert(names.end(), texts.begin(), texts.end());
-  add_model(app, flags, names,
-            fmt::format("of images: cnn (small, learns in seconds), mlp, "
-                        "resnet18, resnet34; of text: {}; train --init-from "
-                        "needs no name of a language model",
-                        fmt::join(texts, ", ")));
+  add_model(
+      app, flags, names,
+      fmt::format(
+          "images: cnn (small, learns in seconds), mlp, resnet18, resnet34; "
+          "text: {}; leave it out if --init-from has a language model",
+          fmt::join(texts, ", ")));
   add_count(app, "--context", language.context, {1},
-            "language models: tokens that it looks at, and of a sample")
+            "language models: context length in tokens; a sample has this many")
       ->default_str("that of the model, or of --init-from")
       ->group("Model and data");
-  add_number(app, "--dropout", language.dropout,
-             "gpt: part of the values that training drops")
+  add_number(app, "--dropout", language.dropout, "gpt: dropout probability")
       ->default_str("0")
       ->check(number(0))
       ->group("Model and data");
   app.add_flag("--recompute", language.recompute,
-               "language models: compute activations again in the backward, "
+               "language models: recompute activations in the backward pass, "
                "which takes a third more time and much less memory [no]")
       ->group("Model and data");
 }
@@ -96,10 +96,10 @@ models::ModelSpec to_model_spec(const ModelFlags& flags) {
 
 void add_checkpoint_option(CLI::App& app, std::string& checkpoint) {
   add_path(app, "--checkpoint", checkpoint,
-           "a checkpoint, the --out-dir of a run (its newest), or a folder of "
-           "Hugging Face's",
+           "a checkpoint, the --out-dir of a run (its newest checkpoint), or a "
+           "Hugging Face folder",
            "DIR")
-      ->default_str("none: must be given");
+      ->default_str("required");
 }
 
 void add_data_options(CLI::App& app, DataFlags& flags,
@@ -112,25 +112,25 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->default_str(default_text)
       ->group("Model and data");
   add_path(app, "--data-dir", flags.dir,
-           "images: folder of the files that `lockstep data` gets; "
-           "image-folder: that above train/CLASS/ and val/CLASS/",
+           "images: folder of the files that `lockstep data` downloads; "
+           "image-folder: the folder with train/CLASS/ and val/CLASS/",
            "DIR")
       ->group("Model and data");
   add_count(app, "--image-size", flags.image_size, {8, 1024},
-            "image-folder: height and width that images are made to")
+            "image-folder: height and width that images are resized to")
       ->default_str("224; eval: that of the checkpoint")
       ->group("Model and data");
   add_path(app, "--data-file", flags.file,
-           "text: the file, in UTF-8, or a folder of `lockstep tokenize`")
+           "text: a UTF-8 file, or a folder that `lockstep tokenize` wrote")
       ->group("Model and data");
   app.add_option("--tokenizer", flags.tokenizer,
                  "text: chars (a token for each character that occurs), bytes, "
-                 "or a tokenizer.json or a folder with one")
+                 "a tokenizer.json, or a folder with one")
       ->type_name("NAME|PATH")
       ->default_str("that of --init-from, or chars")
       ->group("Model and data");
   add_number(app, "--val-fraction", flags.validation_fraction,
-             "text: the part of a file at the end to evaluate on")
+             "text: fraction of the file, at its end, to evaluate on")
       ->default_str("0.1")
       ->check(number(0))
       ->group("Model and data");
@@ -152,15 +152,15 @@ data::DataSpec to_data_spec(const DataFlags& flags) {
         "--data synthetic");
   }
   if (name != "synthetic" && flags.dir.empty()) {
-    throw BadUsage(fmt::format(
-        "[usage] --data {} needs --data-dir DIR, the folder of {}; without it, "
-        "use the built-in --data synthetic",
-        name, content_of_folder(name)));
+    throw BadUsage(
+        fmt::format("[usage] --data {} needs --data-dir DIR, the folder with "
+                    "{}; to train without files, use --data synthetic",
+                    name, content_of_folder(name)));
   }
   if (name == "synthetic" && !flags.dir.empty()) {
     throw BadUsage(
-        "[usage] --data-dir is for --data cifar10 and other files; got --data "
-        "synthetic");
+        "[usage] --data-dir is for data in files, such as --data cifar10; got "
+        "--data synthetic");
   }
   if (name != "image-folder" && flags.image_size) {
     throw BadUsage(
@@ -180,11 +180,11 @@ tasks::TextSpec to_text_spec(const DataFlags& flags) {
   }
   if (!flags.dir.empty() || flags.image_size) {
     throw BadUsage(
-        fmt::format("[usage] {} is for images; a text is named by --data-file",
+        fmt::format("[usage] {} is for images; use --data-file for a text",
                     flags.dir.empty() ? "--image-size" : "--data-dir"));
   }
   if (flags.file.empty()) {
-    throw BadUsage("[usage] --data text needs --data-file FILE, a text");
+    throw BadUsage("[usage] --data text needs --data-file FILE, a UTF-8 text");
   }
   tasks::TextSpec spec;
   spec.file = flags.file;
@@ -196,8 +196,8 @@ tasks::TextSpec to_text_spec(const DataFlags& flags) {
 
 void add_channels_last_option(CLI::App& app, std::string& channels_last) {
   app.add_option("--channels-last", channels_last,
-                 "layout of images: on, off, or auto (on for convolutions on "
-                 "the CPU)")
+                 "channels-last layout of images: on, off, or auto (on for "
+                 "convolutions on the CPU)")
       ->type_name("WHEN")
       ->check(one_of({"auto", "on", "off"}))
       ->group("Devices");

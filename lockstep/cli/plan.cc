@@ -66,8 +66,8 @@ std::optional<models::LanguageModelSpec> find_language_model(
     const auto saved = tasks::find_saved_model(flags.init_from);
     if (saved) return tasks::choose_model(choice, saved);
     throw BadUsage(
-        "[usage] --init-from needs a folder of Hugging Face's, a checkpoint or "
-        "the --out-dir of a run of a language model, got " +
+        "[usage] --init-from needs a language model: a Hugging Face folder, a "
+        "checkpoint or the --out-dir of a run, got " +
         flags.init_from);
   }
   if (!is_language_model(flags.model)) return std::nullopt;
@@ -93,8 +93,9 @@ report::TimedRun to_run(const PlanFlags& flags) {
   }
   if (flags.zero > 0 && !flags.between_hosts) {
     throw BadUsage(
-        "[usage] --zero cuts what ranks on several hosts hold: it needs "
-        "--strategy ddp --between-hosts; devices of one host hold it once");
+        "[usage] --zero splits what ranks on several hosts hold; add "
+        "--strategy ddp --between-hosts, or leave out --zero: the devices of "
+        "one host share one copy");
   }
   const auto language = find_language_model(flags);
   const bool is_adamw = flags.optimizer.empty() ? language.has_value()
@@ -134,16 +135,16 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   fmt::print("Each of {}\n", counted(plan.devices, "device"));
   line("parameters", device.parameters);
   line("optimizer", device.optimizer);
-  line("gradients that wait for other shards'", device.gradients);
-  line("buckets to send gradients", device.buckets);
-  line("a shard: activations, gradients, casts", device.activations);
+  line("gradients that wait for other shards", device.gradients);
+  line("buffers to send gradients", device.buckets);
+  line("one shard: activations, gradients, casts", device.activations);
   fmt::print("Together\n");
-  line("at the most in a step", plan.total());
-  line("there is", plan.limit);
+  line("peak in a step", plan.total());
+  line("available", plan.limit);
   fmt::print("\nThe shard was {}.\n",
              plan.is_measured ? "run on this machine"
-                              : "too large to be run here: its figure follows "
-                                "from shards of one and of two samples");
+                              : "too large to run here, so its figure is an "
+                                "estimate from shards of one and two samples");
   const bool fits = plan.total() <= plan.limit;
   fmt::print("{}\n", fits ? "It fits." : "It does not fit.");
   size_t shown = 0;
@@ -155,8 +156,8 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   }
   if (!fits && shown == 0) {
     fmt::print(
-        "No --accumulate{} makes it fit: use a smaller model or context, "
-        "or more devices of other hosts.\n",
+        "No --accumulate{} makes it fit: use a smaller model or context, or "
+        "devices of more hosts.\n",
         is_language_model(flags.model) ? " or --recompute" : "");
   }
 }
@@ -201,44 +202,45 @@ void run(const PlanFlags& flags) {
 
 void add_plan(CLI::App& app) {
   auto* command =
-      add_command(app, "plan", "Tell what memory a training run would take");
+      add_command(app, "plan", "Estimate the memory that a training run needs");
   auto flags = std::make_shared<PlanFlags>();
   add_any_model_options(*command, flags->model, flags->language);
   add_path(*command, "--init-from", flags->init_from,
-           "a folder of Hugging Face's, a checkpoint or the --out-dir "
-           "of a run: plan for its model",
+           "plan for the model in this Hugging Face folder, checkpoint or "
+           "--out-dir of a run",
            "DIR")
       ->excludes(command->get_option("--model"));
   add_choice(*command, "--strategy", flags->strategy, {"single", "dp", "ddp"},
-             "single, dp or ddp: how it would be trained")
+             "single, dp or ddp")
       ->default_str("single; several --devices: dp; --between-hosts: ddp");
   command
       ->add_option("--devices", flags->devices,
-                   "how many; they need not be there")
+                   "number of devices, which need not exist here")
       ->type_name("N|LIST");
   command->add_flag("--between-hosts", flags->between_hosts,
-                    "ddp: each rank on another host, with all parameters and "
-                    "optimizer state of its own [no]");
+                    "ddp: each rank is on its own host, with its own "
+                    "parameters and optimizer state [no]");
   add_count(*command, "--zero", flags->zero, {0, 2},
-            "ddp between hosts: 1 cuts the optimizer's state over the "
-            "ranks, 2 the gradients, too");
+            "ddp between hosts: 1 splits the optimizer state among the ranks, "
+            "2 also the gradients");
   add_count(*command, "--batch-size", flags->train.batch_size(), {1},
-            "samples of a step, over all devices");
+            "samples per step, over all devices");
   add_count(*command, "--accumulate", flags->train.accumulate(), {1, 4096},
-            "micro-batches of each device");
+            "micro-batches per device");
   add_choice(*command, "--precision", flags->precision,
              train::precision_names(), "fp32, bf16 or fp16");
   add_choice(*command, "--optimizer", flags->optimizer, {"sgd", "adamw"},
              "sgd or adamw")
       ->default_str("sgd; language models: adamw");
   add_number(*command, "--memory", flags->memory_gib,
-             "GiB that there are, for all devices")
+             "GiB available to all devices together")
       ->default_str("what this host has available")
       ->check(number(0));
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
-      "A shard of the batch is run on this machine, as far as it has the "
-      "memory. The data are not counted.\n\nExample:\n"
+      "One shard of the batch is run on this machine if it has enough memory. "
+      "The dataset is not counted.\n\n"
+      "Example:\n"
       "  lockstep plan --model gpt2 --batch-size 8 --devices 2");
   command->callback([flags] { run(*flags); });
 }

@@ -39,9 +39,10 @@ void choose_outputs(ReportFlags& flags) {
   const bool has_other = !flags.tensorboard.empty() || !flags.trace.empty();
   if (flags.html.empty() && !has_other) flags.html = "report.html";
   if (!flags.trace.empty() && flags.runs.size() > 1) {
-    throw BadUsage(fmt::format(
-        "[usage] --trace: expected one run, as a trace is of one, got {}",
-        flags.runs.size()));
+    throw BadUsage(
+        fmt::format("[usage] --trace: expected one run, got {}; call `lockstep "
+                    "report` for each run",
+                    flags.runs.size()));
   }
   // Finds errors before the work rather than after it.
   for (const auto& path : {flags.html, flags.trace}) {
@@ -75,7 +76,7 @@ void write_trace(const ReportFlags& flags, const report::ComparedRun& run) {
   if (flags.trace.empty()) return;
   if (run.time_line.empty()) {
     throw IoError({.code = ErrorCode::kMalformedData,
-                   .what = run_file(flags.runs[0]) + " has no time line",
+                   .what = run_file(flags.runs[0]) + " has no timeline",
                    .expected = "a run of this version, of two steps or more",
                    .fix = "train with --trace"});
   }
@@ -102,27 +103,26 @@ void run(ReportFlags flags) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  auto* command = add_command(
-      app, "report",
-      "Make a page, TensorBoard's events or a trace of finished runs");
+  auto* command =
+      add_command(app, "report", "Make a page or event files of finished runs");
   auto flags = std::make_shared<ReportFlags>();
   command
       ->add_option("runs", flags->runs,
-                   "folders that runs wrote to (--out-dir), or their run.json; "
-                   "runs of different work have no speed-up between them")
+                   "folders of runs (--out-dir), or their run.json; runs with "
+                   "different work are shown without a speed-up")
       ->type_name("RUN ...")
       ->required();
   add_path(*command, "--html", flags->html,
            "write a page here: tables, charts, topology, environment, commands")
-      ->default_str("report.html; none with another output")
+      ->default_str("report.html; none if another output is given")
       ->group("Output");
   add_path(*command, "--tensorboard", flags->tensorboard,
-           "folder for TensorBoard's event files; several runs: a folder in it "
-           "for each",
+           "folder for TensorBoard event files; with several runs, each has "
+           "its own folder in it",
            "DIR")
       ->group("Output");
   add_path(*command, "--trace", flags->trace,
-           "write the time line of a typical step here: for Perfetto "
+           "write the timeline of a typical step here, for Perfetto "
            "(ui.perfetto.dev)")
       ->group("Output");
   command->footer(

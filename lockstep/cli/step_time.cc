@@ -81,7 +81,7 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
 void add_step_time(CLI::App& app) {
   auto* command =
       add_command(app, report::kStepTimeCommand,
-                  "Time one strategy on a fixed batch; what `compare` runs");
+                  "Time one strategy on a fixed batch; used by `compare`");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
   train::TrainOptions& options = flags->run.train;
@@ -89,16 +89,19 @@ void add_step_time(CLI::App& app) {
   add_precision_option(*command, flags->precision);
   add_device_options(*command, flags->devices, "all");
   add_channels_last_option(*command, flags->channels_last);
-  command->add_option("--strategy", flags->strategy, "how to train")
+  command->add_option("--strategy", flags->strategy, "strategy to time")
       ->check(one_of(report::compared_strategies()));
   add_rank_options(*command, flags->ranks);
   command->add_option("--batch-size", options.batch_size(), "samples")
       ->check(whole_number(1));
-  command->add_option("--steps", flags->run.steps, "timed")
+  command->add_option("--steps", flags->run.steps, "timed steps")
       ->check(whole_number(1));
-  command->add_option("--warmup", flags->run.warmup, "before, not timed")
+  command
+      ->add_option("--warmup", flags->run.warmup, "untimed steps before them")
       ->check(whole_number(0));
-  command->add_option("--seed", options.seed(), "of weights and batch")
+  command
+      ->add_option("--seed", options.seed(),
+                   "seed of the weights and the batch")
       ->check(whole_number(0));
   command->add_option("--shards", options.shards(), "logical shards")
       ->check(whole_number(0));

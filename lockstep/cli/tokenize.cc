@@ -93,7 +93,7 @@ void print_text(const TokenizeFlags& flags, const data::TokenizeReport& report,
     fmt::print("{}: {} in {}\n", name, counted(tokens, "token"),
                counted(static_cast<int64_t>(files), "file"));
   };
-  fmt::print("{} of text in {}: {}, {} known, {} bits each\n",
+  fmt::print("{} of text in {}: {}, vocabulary of {}, {} bits per token\n",
              format_bytes(static_cast<double>(report.bytes)),
              format_duration(seconds), flags.options.out_dir(),
              counted(report.vocabulary, "token"), report.bits);
@@ -119,16 +119,17 @@ void run(TokenizeFlags flags) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  auto* command = add_command(
-      app, "tokenize", "Turn text files into files of tokens to train on");
+  auto* command =
+      add_command(app, "tokenize", "Turn text files into files of tokens");
   auto flags = std::make_shared<TokenizeFlags>();
   auto& options = flags->options;
   options.threads() =
       static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   command
-      ->add_option("--input", options.inputs(),
-                   "texts in UTF-8 (any bytes for bytes); where the tokenizer "
-                   "has an end of text, it stands between two")
+      ->add_option(
+          "--input", options.inputs(),
+          "UTF-8 texts (for --tokenizer bytes, any files); if the tokenizer "
+          "has an end-of-text token, it is put between two texts")
       ->type_name("FILE ...")
       ->required();
   command
@@ -146,20 +147,20 @@ void add_tokenize(CLI::App& app) {
       ->required();
   add_count(*command, "--shard-tokens", options.shard_tokens(),
             {1, std::numeric_limits<int32_t>::max()},
-            "tokens of a file, but for the last one");
+            "tokens per file; the last one may have fewer");
   add_number(*command, "--val-fraction", options.val_fraction(),
-             "part of the tokens, the last ones, that is for validation")
+             "fraction of the tokens, at the end, that is for validation")
       ->check(number(0, Bound::kIncluded, 1));
   add_count(*command, "--threads", options.threads(), {1, 1024},
-            "files to encode at the same time; each, and its tokens, "
-            "is in memory")
+            "files to encode at the same time; each file and its tokens are in "
+            "memory")
       ->default_str("cores");
-  command->add_flag("--json", flags->as_json,
-                    "print what was done as JSON [no]");
+  command->add_flag("--json", flags->as_json, "print the result as JSON [no]");
   command->footer(
-      "The tokens do not depend on the number of threads.\n\nExample:\n"
-      "  lockstep tokenize --input book.txt --out-dir data/book "
-      "--tokenizer chars --val-fraction 0.1");
+      "The tokens do not depend on the number of threads.\n\n"
+      "Example:\n"
+      "  lockstep tokenize --input book.txt --out-dir data/book \\\n"
+      "      --tokenizer chars --val-fraction 0.1");
   command->callback([flags] { run(*flags); });
 }
 

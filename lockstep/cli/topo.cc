@@ -123,16 +123,16 @@ void add_topo(CLI::App& app) {
            "-m` or --json wrote",
            "FILE");
   command->add_flag("--no-measure", flags->no_measure,
-                    "do not measure the links [no]");
+                    "don't measure the links [no]");
   auto* json = command->add_flag("--json", flags->as_json, "print JSON [no]");
   command
       ->add_flag("--dot", flags->as_dot,
                  "print a graph for Graphviz's dot [no]")
       ->excludes(json);
-  add_path(*command, "--html", flags->html, "write it as a page here, too");
+  add_path(*command, "--html", flags->html, "also write a page here");
   command->footer(
-      "The matrix is that of `nvidia-smi topo -m`. Slices of the host are "
-      "devices\nlike GPUs: what they share is a core, a cache or a NUMA node.");
+      "The matrix has the form of `nvidia-smi topo -m`. Slices of the host are "
+      "shown like GPUs: two slices share a core, a cache or a NUMA node.");
   command->callback([flags] { show(*flags); });
 }
 

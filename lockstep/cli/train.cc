@@ -48,7 +48,7 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->default_str("sgd; language models: adamw")
       ->group(group);
   add_number(app, "--lr", flags.lr, "learning rate")
-      ->default_str("0.02; with steps 0.1; adamw: 0.001")
+      ->default_str("0.02; with --schedule steps: 0.1; adamw: 0.001")
       ->check(number(0))
       ->group(group);
   add_number(app, "--momentum", flags.momentum, "sgd: momentum")
@@ -56,27 +56,27 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(number(0))
       ->group(group);
   add_number(app, "--weight-decay", flags.weight_decay, "weight decay")
-      ->default_str("0.0005; adamw: 0.01; language models: 0.1, of matrices")
+      ->default_str("0.0005; adamw: 0.01; language models: 0.1, matrices only")
       ->check(number(0))
       ->group(group);
   add_number(app, "--beta2", flags.beta2,
-             "adamw: how slowly the second moments follow")
+             "adamw: decay rate of the second moments")
       ->default_str("0.999; language models: 0.99")
       ->check(number(0))
       ->group(group);
   add_number(app, "--final-lr", flags.final_lr,
-             "cosine: the learning rate at the end")
+             "cosine: learning rate at the end")
       ->default_str("0; language models: a tenth of --lr")
       ->check(number(0))
       ->group(group);
   app.add_flag("--nesterov", flags.optimizer_options.nesterov,
-               "sgd: Nesterov's momentum [no]")
+               "sgd: Nesterov momentum [no]")
       ->group(group);
   add_choice(app, "--schedule", flags.schedule, {"constant", "steps", "cosine"},
              "constant, steps (x 0.1 at each milestone) or cosine")
       ->group(group);
   app.add_option("--milestones", flags.optimizer_options.milestones,
-                 "steps: epochs at which the rate drops")
+                 "steps: epochs at which the learning rate drops")
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("4,9,14")
@@ -246,16 +246,15 @@ void run(const TrainFlags& flags) {
 
 void add_train(CLI::App& app) {
   auto* command =
-      add_command(app, "train", "Train a model on one device or on several");
+      add_command(app, "train", "Train a model on one or more devices");
   auto flags = std::make_shared<TrainFlags>();
   add_train_options(*command, *flags);
   command->footer(
-      "Ctrl-C ends the run after the step it is in, writes a checkpoint (with\n"
-      "--out-dir) and ends with 130; a second one ends it at once. SIGTERM "
-      "and\n"
-      "SIGUSR1 do the same and end with 75: a scheduler may queue it again.\n"
-      "The same command with --resume auto goes on, on other devices if you\n"
-      "like.\n\n"
+      "Ctrl-C finishes the current step, writes a checkpoint (with --out-dir) "
+      "and exits with 130; a second Ctrl-C exits at once. SIGTERM and SIGUSR1 "
+      "do the same and exit with 75, so that a scheduler can queue the run "
+      "again. The same command with --resume auto continues the run, also on "
+      "other devices.\n\n"
       "Example:\n"
       "  lockstep train --devices 2xcpu --max-steps 100 \\\n"
       "      --out-dir runs/first");

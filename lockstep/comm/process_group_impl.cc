@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 
@@ -32,6 +33,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds kPiece{500};
+// Separates the place of a rank from its device type.
+constexpr std::string_view kBeforeType = " on ";
 
 double seconds_of(std::chrono::milliseconds time) {
   return static_cast<double>(time.count()) / 1e3;
@@ -79,6 +82,21 @@ class GroupStore : public c10d::PrefixStore {
 
 }  // namespace
 
+void check_device_types(const std::vector<std::string>& types) {
+  const auto other = std::find_if(
+      types.begin(), types.end(),
+      [&](const std::string& type) { return type != types.front(); });
+  if (other == types.end()) return;
+  throw InvalidArgument(
+      "comm", {.code = ErrorCode::kMixedDevices,
+               .what = "the ranks use different types of device",
+               .expected = "the same type on all ranks",
+               .got = fmt::format("{} on rank 0, {} on rank {}", types.front(),
+                                  *other, other - types.begin()),
+               .fix = "give all ranks the same --devices, or the same "
+                      "ProcessGroupOptions().device_type()"});
+}
+
 ProcessGroup::Impl::Impl() : transport(std::make_shared<SingleRank>()) {}
 
 ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
@@ -97,7 +115,15 @@ ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
       log_warning("comm", "the backend gloo is called tcp now; use tcp");
     }
   }
-  const auto places = all_gather_text(place_of_this_process());
+  const std::string type = c10::DeviceTypeName(options_.device_type(), true);
+  std::vector<std::string> places, types;
+  for (const auto& text : all_gather_text(
+           fmt::format("{}{}{}", place_of_this_process(), kBeforeType, type))) {
+    const size_t end = text.rfind(kBeforeType);
+    places.push_back(text.substr(0, end));
+    types.push_back(text.substr(end + kBeforeType.size()));
+  }
+  check_device_types(types);
   local_size = 0;
   for (int peer = 0; peer < size; ++peer) {
     if (places[static_cast<size_t>(peer)] !=

@@ -66,6 +66,10 @@ class ProcessGroup::Impl {
   mutable std::atomic<int> groups_{0};
 };
 
+/// Throws InvalidArgument if the ranks have tensors on different types of
+/// device. `types` has the name of each rank's type.
+void check_device_types(const std::vector<std::string>& types);
+
 /// Connects to the store in which the ranks of a job meet.
 c10::intrusive_ptr<c10d::Store> connect_store(
     const Environment& environment, std::chrono::milliseconds timeout);

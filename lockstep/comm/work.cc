@@ -3,11 +3,18 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/nccl_transport.h"
 
 namespace lockstep {
 
 void Work::wait(std::chrono::milliseconds timeout) const {
-  if (work_) work_->wait(timeout);
+  if (!work_) return;
+  try {
+    work_->wait(timeout);
+  } catch (const c10::DistBackendError& error) {
+    throw_nccl_error(error, c10d::opTypeToString(work_->retrieveOpType()) +
+                                " over nccl failed");
+  }
 }
 
 bool Work::is_completed() const { return !work_ || work_->isCompleted(); }

@@ -34,7 +34,7 @@ void Dataset::check_index(int64_t index) const {
       {.code = ErrorCode::kMisuse,
        .what = fmt::format("the dataset has no image {}", index),
        .expected = fmt::format("an index from 0 to {}", size() - 1),
-       .fix = "take the index modulo size() to go on with the next epoch"});
+       .fix = "take the index modulo size() to continue with the next epoch"});
 }
 
 std::string Dataset::fingerprint() const {

@@ -145,8 +145,8 @@ class ImageFolder : public Dataset {
     }
     if (!warns || left_out.files == 0) return;
     log_warning("data",
-                fmt::format("folder {}: left out {} that end otherwise than in "
-                            ".jpg, .jpeg or .png, {} among them",
+                fmt::format("folder {}: left out {} that don't end in .jpg, "
+                            ".jpeg or .png, {} among them",
                             root_.string(),
                             left_out.files == 1
                                 ? "1 file"

@@ -120,7 +120,7 @@ std::map<std::string, std::string> read_record(const std::string& path,
                                     const std::string& expected,
                                     const std::string& got) {
   throw DataError({.code = ErrorCode::kMalformedData,
-                   .what = path + " is there, and is another file",
+                   .what = path + " exists, and is a different file",
                    .expected = expected,
                    .got = got,
                    .fix = "move it away, or name another --dir"});
@@ -206,7 +206,7 @@ void fetch(const RemoteDataset& dataset, const RemoteFile& file,
     fs::remove(partial_path(path));
   }
   throw DataError({.code = ErrorCode::kDownloadFailed,
-                   .what = url + " is another file; it was removed again",
+                   .what = url + " is a different file, and was removed",
                    .expected = "MD5 " + file.md5,
                    .got = digest,
                    .fix = "try again, or name another --mirror"});
@@ -319,7 +319,7 @@ std::string unpack_member(Archive& archive, const Member& member,
     file.commit();
   } else if (digest_of_file<Sha256>(path) != hex) {
     throw DataError({.code = ErrorCode::kMalformedData,
-                     .what = path + " is there already, and is another file",
+                     .what = path + " exists already, and is a different file",
                      .expected = "that of the dataset, or none",
                      .got = "other bytes",
                      .fix = "move it away, or name another --dir"});

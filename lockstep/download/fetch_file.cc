@@ -78,12 +78,13 @@ class Fetch {
         wait_s = options_.backoff_s;
       }
       if (end.kind == End::Kind::kHopeless || tries >= options_.attempts) {
-        throw DataError({.code = ErrorCode::kDownloadFailed,
-                         .what = "can't download " + url_,
-                         .got = end.why,
-                         .fix = end.fix.empty() ? "try again later: it goes on "
-                                                  "where it was"
-                                                : end.fix});
+        throw DataError(
+            {.code = ErrorCode::kDownloadFailed,
+             .what = "can't download " + url_,
+             .got = end.why,
+             .fix = end.fix.empty()
+                        ? "try again later: it continues where it stopped"
+                        : end.fix});
       }
       if (options_.say) {
         options_.say(fmt::format("{}: {}; trying again in {}",
@@ -312,7 +313,7 @@ class Fetch {
          .what = fmt::format("the download of {} was interrupted at {}",
                              fs::path(path_).filename().string(),
                              format_bytes(static_cast<double>(had_))),
-         .fix = "the same command goes on there"});
+         .fix = "the same command continues there"});
   }
 
   void begin_anew() {

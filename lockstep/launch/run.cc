@@ -61,7 +61,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
     });
     return run_agent(options, command, rendezvous, signals);
   } catch (const Stopped& stopped) {
-    log_info("launch", fmt::format("got {} before all nodes had come",
+    log_info("launch", fmt::format("got {} before all nodes had joined",
                                    signal_name(stopped.signal)));
     return 128 + stopped.signal;
   }

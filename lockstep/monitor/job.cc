@@ -206,34 +206,34 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
     }
     add_metric(out, name, "gauge", help, samples);
   };
-  of_status("steps_total", "counter", "Steps that are done.",
-            &RankStatus::step);
-  of_status("steps_planned", "gauge", "Steps that the run has.",
+  of_status("steps_total", "counter", "Finished steps.", &RankStatus::step);
+  of_status("steps_planned", "gauge", "Steps of the whole run.",
             &RankStatus::total_steps);
   of_status("step_seconds", "gauge", "Mean time of the last steps.",
             &RankStatus::step_s);
-  of_status("samples_per_second", "gauge", "Samples a second of all ranks.",
+  of_status("samples_per_second", "gauge", "Samples per second of all ranks.",
             &RankStatus::samples_per_s);
   of_status("wait_ratio", "gauge",
-            "Share of the time that waits for ranks or data.",
+            "Share of the time spent waiting for ranks or data.",
             &RankStatus::wait_fraction);
-  of_status("communication_ratio", "gauge",
-            "Share of the time of communication that nothing hides.",
-            &RankStatus::communication_fraction);
+  of_status(
+      "communication_ratio", "gauge",
+      "Share of the time spent on communication that no computation hides.",
+      &RankStatus::communication_fraction);
   of_status("restarts_total", "counter", "Attempts after the first.",
             &RankStatus::restarts);
   of_ranks("slow", "gauge", "1 if the other ranks wait for this one.",
            [](const RankStatus&, RankNote note) {
              return note == RankNote::kSlow ? 1.0 : 0.0;
            });
-  of_ranks("up", "gauge", "1 if the rank's process is there.",
+  of_ranks("up", "gauge", "1 if the rank's process is running.",
            [](const RankStatus&, RankNote note) {
              const bool is_gone =
                  note == RankNote::kLost || note == RankNote::kEnded;
              return is_gone ? 0.0 : 1.0;
            });
   of_status("updated_timestamp_seconds", "gauge",
-            "When the rank said this, in seconds since 1970.",
+            "Time of the rank's report, in seconds since 1970.",
             &RankStatus::updated_at);
   of_ranks("loss", "gauge", "Loss of the last step.",
            [](const RankStatus& status, RankNote) {
@@ -241,12 +241,13 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
                         ? std::nullopt
                         : std::optional(status.losses.back().loss);
            });
-  of_devices("device_busy_ratio", "Share of the time that a device computes.",
+  of_devices("device_busy_ratio",
+             "Share of the time in which the device computes.",
              &DeviceStatus::busy_fraction);
   of_devices("device_memory_bytes",
-             "Bytes that tensors and blocks kept for them take.",
+             "Bytes of tensors and of blocks kept for reuse.",
              &DeviceStatus::memory_bytes);
-  of_devices("device_memory_peak_bytes", "The most that tensors took.",
+  of_devices("device_memory_peak_bytes", "Peak bytes of tensors.",
              &DeviceStatus::memory_peak_bytes);
   return out;
 }

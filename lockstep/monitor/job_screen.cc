@@ -383,8 +383,8 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
   std::vector<ScreenLine> lines;
   if (jobs.empty()) {
     lines = {{{"lockstep top", Look::kBold}},
-             {{"No job of yours runs on this host."}},
-             {{"`lockstep top DIR` looks at a run's folder (--out-dir)."}},
+             {{"None of your jobs is running on this host."}},
+             {{"`lockstep top DIR` shows the run in a folder (--out-dir)."}},
              {{"q quit", Look::kDim}}};
     cut_lines(lines, width, height, view.is_utf8);
     return lines;

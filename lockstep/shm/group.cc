@@ -120,7 +120,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
       header->ranks != ranks) {
     throw CommError(
         {.code = ErrorCode::kNoSharedMemory,
-         .what = "rank 0's shared memory is for another world",
+         .what = "rank 0's shared memory belongs to another process group",
          .expected = "one of " + counted(ranks, "rank"),
          .got = fmt::format("{} bytes, {}", segment_->bytes().size(),
                             counted(header->ranks, "rank")),

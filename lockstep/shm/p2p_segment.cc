@@ -57,7 +57,7 @@ P2pSegment::P2pSegment(std::shared_ptr<const Segment> segment, int ranks)
   }
   throw CommError(
       {.code = ErrorCode::kNoSharedMemory,
-       .what = "rank 0's shared memory is for another world",
+       .what = "rank 0's shared memory belongs to another process group",
        .expected = "point-to-point channels of " + counted(ranks, "rank"),
        .got = fmt::format("{} bytes, {}", segment_->bytes().size(),
                           counted(header.ranks, "rank")),

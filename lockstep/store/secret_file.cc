@@ -168,8 +168,8 @@ JobSecret shared_secret(const SecretSource& source, const std::string& host) {
   if (source.is_none || env_flag("LOCKSTEP_NO_SECRET").value_or(false)) {
     if (!is_loopback_name(host)) {
       warn_once("no secret", "comm",
-                "the job has no secret: whoever reaches its store at '" + host +
-                    "' may join it");
+                "the job has no secret: anyone who reaches its store at '" +
+                    host + "' may join it");
     }
     return no_secret();
   }
@@ -182,9 +182,9 @@ JobSecret shared_secret(const SecretSource& source, const std::string& host) {
        .what = "several nodes at '" + host + "' need a secret of the job",
        .expected = "--secret-file FILE, --secret-fd N or "
                    "LOCKSTEP_SECRET_FILE",
-       .got = "none: anybody in the network could join it",
+       .got = "none: anyone in the network could join it",
        .fix = std::string(kMakeOne) +
-              "; --no-secret (LOCKSTEP_NO_SECRET=1) does without"});
+              "; --no-secret (LOCKSTEP_NO_SECRET=1) runs without one"});
 }
 
 }  // namespace lockstep::store

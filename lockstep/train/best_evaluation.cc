@@ -16,7 +16,7 @@ BestEvaluation::BestEvaluation(const std::string& metric, int64_t patience)
     throw InvalidArgument(
         "train", {.code = ErrorCode::kBadOption,
                   .what = "save_best can't be '" + metric + "'",
-                  .expected = "a metric, or one with :min or :max behind it",
+                  .expected = "a metric, which may end in :min or :max",
                   .fix = "for example loss, accuracy or error:min"});
   }
   is_greatest_best_ = suffix.empty() ? metric_ == "accuracy" : suffix == ":max";

@@ -11,7 +11,7 @@ void refuse_short_stream(int64_t samples, int64_t found) {
   throw InvalidArgument(
       "data",
       {.code = ErrorCode::kMisuse,
-       .what = "the dataset came to its end within an epoch",
+       .what = "the dataset ended within an epoch",
        .expected = counted(samples, "sample") + ", as in_order() was told",
        .got = fmt::format("{}", found),
        .fix = "tell in_order() how many there are, or begin again "

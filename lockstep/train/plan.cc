@@ -41,9 +41,10 @@ void check_zero(const TrainOptions& options) {
     return;
   }
   refuse(
-      "ZeRO cuts the optimizer's state over ranks, and this strategy has one",
+      "ZeRO splits the optimizer state among ranks, and this strategy has only "
+      "one rank",
       "--strategy ddp",
-      "leave out --zero: one process holds the state once, whatever number of "
+      "leave out --zero: one process holds the state once, however many "
       "devices it uses");
 }
 
@@ -82,14 +83,14 @@ void check_communication(const TrainOptions& options) {
   if (is_plain) return;
   if (options.strategy() != Strategy::kDistributed) {
     refuse(
-        "compression and local steps are for what ranks send each other, "
-        "and this strategy has one",
+        "compression and local steps are for what ranks send each other, and "
+        "this strategy has only one rank",
         "--strategy ddp", "leave out --grad-compression and --local-steps");
   }
   if (options.zero() != ZeroStage::kNone) {
     refuse(
-        "ZeRO cuts what the ranks update together, and with compression or "
-        "local steps each updates everything",
+        "ZeRO splits what the ranks update together, but with compression or "
+        "local steps each rank updates everything",
         "one of them", "leave out --zero");
   }
   if (options.communication().is_local()) check_local_steps(options);
@@ -100,16 +101,15 @@ void check_spikes(const TrainOptions& options) {
   const OnSpike action = options.spikes().action();
   if (action != OnSpike::kNothing && options.communication().is_local()) {
     refuse(
-        "with local_steps each rank has losses of its own, and the ranks "
-        "would not leave out the same steps",
+        "with local_steps each rank has its own losses, and the ranks would "
+        "not leave out the same steps",
         "a loss that all ranks share", "leave out one of the two");
   }
   const bool saves =
       !options.out_dir().empty() && options.checkpoint().every() > 0;
   if (action == OnSpike::kRollBack && !saves) {
     refuse(
-        "a spike can't be answered by going back to a checkpoint where none "
-        "are written",
+        "a spike can't roll back to a checkpoint if no checkpoints are written",
         "out_dir and checkpoint().every",
         "give --out-dir and --checkpoint-every, or --on-spike skip");
   }
@@ -121,8 +121,9 @@ void check_verification(const TrainOptions& options) {
                  0);
   const bool is_classic = options.strategy() == Strategy::kDataParallelClassic;
   if (!is_classic || options.verify().gradients_every() == 0) return;
-  refuse("dp-classic runs LibTorch's backward, which computes once",
-         "another strategy", "leave out --verify-gradients, or use dp");
+  refuse(
+      "dp-classic runs LibTorch's backward, which computes gradients only once",
+      "another strategy", "leave out --verify-gradients, or use dp");
 }
 
 void check_devices(const TrainOptions& options) {
@@ -272,9 +273,9 @@ void check_options(const TrainOptions& options) {
 void check_shards_of_ranks(const CommunicationOptions& communication,
                            int64_t shards, int64_t ranks) {
   if (!communication.is_local() || shards % ranks == 0) return;
-  refuse(fmt::format("{} can't be shared equally by {}, which make steps by "
-                     "themselves",
-                     counted(shards, "shard"), counted(ranks, "rank")),
+  refuse(fmt::format(
+             "{} can't be shared equally by {}, which make steps independently",
+             counted(shards, "shard"), counted(ranks, "rank")),
          "a multiple of the ranks", "change --shards");
 }
 

@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](const std::string& path) {
                  fs::remove(path + "/manifest.json");
                },
-               "no whole checkpoint"},
+               "not a complete checkpoint"},
         Damage{"ManifestCut",
                [](const std::string& path) {
                  fs::resize_file(path + "/manifest.json", 50);

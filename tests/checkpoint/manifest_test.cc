@@ -104,11 +104,17 @@ TEST(Manifest, CutShortIsRefused) {
   }
 }
 
+// A caller handles it differently from damage: the checkpoint is good.
 TEST(Manifest, OfAnotherVersionSaysSo) {
   json object = json::parse(format_manifest(sample()));
   object["lockstep_checkpoint"] = 1;
-  EXPECT_PRED2(contains, refusal(signed_text(object)),
-               "another version of the format; expected 3, got 1");
+  expect_problem(refusal(signed_text(object)), ErrorCode::kCheckpointVersion,
+                 {"an older version", "expected checkpoint format 3",
+                  "got format 1", "use the version of Lockstep that wrote it"});
+  object["lockstep_checkpoint"] = 4;
+  expect_problem(refusal(signed_text(object)), ErrorCode::kCheckpointVersion,
+                 {"a newer version", "expected checkpoint format 3",
+                  "got format 4", "update Lockstep"});
 }
 
 TEST(Manifest, NamesNoFileOutsideOfItsFolder) {

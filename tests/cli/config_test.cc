@@ -72,7 +72,7 @@ TEST(ConfigFile, GivesWayToTheCommandLine) {
 TEST(ConfigFile, RefusesWhatIsNoOption) {
   EXPECT_EQ(Command().refusal(R"({"batchsize": 12})"),
             "[usage] c.json: unknown option \"batchsize\"; did you mean "
-            "'batch-size'?; see `lockstep help train`");
+            "'batch-size'? See `lockstep help train`");
   for (const char* text :
        {R"({"config": "d.json"})", R"({"help": true})", R"({"quiet": 1})",
         R"({"model": null})", R"({"model": {"a": 1}})", R"({"model": []})",

@@ -256,10 +256,10 @@ TEST(Errors, HaveTheseTexts) {
        "[usage] --model: expected one of cnn, mlp, resnet18, resnet34, "},
       {{"train", "--strategy", "dpp"},
        "[usage] --strategy: expected one of single, dp, dp-classic, ddp, got "
-       "'dpp'; did you mean 'dp'?; see `lockstep help train`\n"},
+       "'dpp'; did you mean 'dp'? See `lockstep help train`\n"},
       {train({"--data", "cifar10"}),
-       "[usage] --data cifar10 needs --data-dir DIR, the folder of "
-       "data_batch_*.bin and test_batch.bin; without it, use the built-in "
+       "[usage] --data cifar10 needs --data-dir DIR, the folder with "
+       "data_batch_*.bin and test_batch.bin; to train without files, use "
        "--data synthetic\n"},
       {train({"--data", "cifar10", "--data-dir", "/no/such/folder"}),
        "[data] can't open folder /no/such/folder; expected the folder of "
@@ -290,7 +290,7 @@ TEST(Errors, CtrlCEndsTheRunWithACheckpointThatLoads) {
   EXPECT_EQ(program.wait(), 128 + SIGINT) << program.err();
   EXPECT_PRED2(contains, program.err(), "stopped by Ctrl-C after step");
   const std::string checkpoint = find_checkpoint(run);
-  EXPECT_PRED2(contains, program.err(), "go on from " + checkpoint);
+  EXPECT_PRED2(contains, program.err(), "continue from " + checkpoint);
   EXPECT_PRED2(contains, content_of(run + "/run.json"),
                "\"interrupted\": true");
   const auto eval = run_lockstep({"eval", "--checkpoint", checkpoint});

@@ -81,7 +81,7 @@ TEST(FullDisk, EndsAJobWithAMessageAndNotAsPreempted) {
   EXPECT_EQ(code, kExitFailed) << text;
   EXPECT_PRED2(contains, text,
                "can't write /dev/full: No space left on device");
-  EXPECT_PRED2(contains, text, "the workers saved what they need to go on");
+  EXPECT_PRED2(contains, text, "the workers saved what they need to continue");
   EXPECT_FALSE(contains(text, "preempted")) << text;
 }
 

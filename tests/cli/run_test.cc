@@ -81,7 +81,7 @@ TEST(Run, ExplainsBadUsage) {
   EXPECT_PRED2(contains, error({"run", "--rdzv-conf", "join_timeot=1", "true"}),
                "join_timeout");
   EXPECT_PRED2(contains, error({"run", "-m", "--no-python", "true"}),
-               "exclude each other");
+               "can't be used together");
 }
 
 TEST(Run, KnowsHowWorkersEndWhereItsParentIgnoresThat) {

@@ -84,7 +84,7 @@ def main():
         state = job.wait_for_end()
         print("state", state, "restarts", job.field("Restarts"))
         if state == "CANCELLED":
-            wait("a checkpoint", lambda: "go on from" in job.text())
+            wait("a checkpoint", lambda: "continue from" in job.text())
             job = Job(recipe, folder)
             print("again", job.wait_for_end())
         text = job.text()

@@ -121,15 +121,15 @@ TEST_F(Top, ShowsARunInATerminalOfAnySize) {
 TEST_F(Top, EndsCleanlyAtCtrlC) {
   const Terminal terminal(folder_.path("tmux"), 80, 24, environment(),
                           kProgram + " top");
-  EXPECT_PRED2(contains, terminal.screen_with("No job of yours"),
-               "No job of yours");
+  EXPECT_PRED2(contains, terminal.screen_with("None of your jobs"),
+               "None of your jobs");
   terminal.press("C-c");
   EXPECT_PRED2(contains, terminal.screen_with("ended 0"), "ended 0");
 }
 
 TEST_F(Top, IsPrintedOnceAndAsJson) {
   EXPECT_PRED2(contains, run_lockstep({"top", "--once"}, environment()).out,
-               "no job of yours runs on this host");
+               "none of your jobs is running on this host");
   start_run();
   const auto once = run_lockstep({"top", "--once"}, environment());
   EXPECT_EQ(once.code, 0) << once.err;
@@ -153,7 +153,7 @@ TEST_F(Top, IsPrintedOnceAndAsJson) {
   }
   stop_run();
   EXPECT_PRED2(contains, run_lockstep({"top", "--once"}, environment()).out,
-               "no job of yours runs on this host");
+               "none of your jobs is running on this host");
 }
 
 // Anyone who can write to the folder chooses its name and its contents.

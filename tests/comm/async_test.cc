@@ -263,6 +263,29 @@ TEST(JoinedMessages, FindTensorsThatMayShareMemory) {
   EXPECT_FALSE(may_overlap({torch::zeros({0}), torch::zeros({0})}));
 }
 
+/// Work that ends with an error of NCCL.
+struct FailedNcclWork : c10d::Work {
+  FailedNcclWork() : c10d::Work(/*rank=*/1, c10d::OpType::ALLREDUCE) {}
+  bool wait(milliseconds) override {
+    C10_THROW_ERROR(DistBackendError,
+                    "NCCL error in: ProcessGroupNCCL.cpp\nremote peer exited");
+  }
+};
+
+TEST(Work, ThrowsErrorsOfNcclAsCommError) {
+  const Work work(c10::make_intrusive<FailedNcclWork>());
+  try {
+    work.wait();
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveFailed);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("ALLREDUCE over nccl failed"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("got remote peer exited"), std::string::npos) << text;
+  }
+}
+
 // The way that calls take to NCCL. In its place is the c10d backend of another
 // group.
 TEST(NcclTransport, MakesTheCallsOfAC10dBackend) {

@@ -152,6 +152,36 @@ TEST_P(C10d, AWorldLeavesTheStoresTimeoutAlone) {
   EXPECT_EQ(store->getTimeout(), milliseconds(1234));
 }
 
+TEST(DeviceTypes, MustBeTheSameOnAllRanks) {
+  check_device_types({"cuda"});
+  check_device_types({"cpu", "cpu", "cpu"});
+  const Caught caught = caught_from([] {
+    check_device_types({"cuda", "cuda", "cpu"});
+  });
+  EXPECT_EQ(caught.code, ErrorCode::kMixedDevices) << caught.message;
+  EXPECT_NE(caught.message.find("got cuda on rank 0, cpu on rank 2"),
+            std::string::npos)
+      << caught.message;
+}
+
+// They would choose different backends, and wait for each other.
+TEST(DeviceTypes, AreComparedBeforeABackendIsChosen) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      ProcessGroupOptions options = options_of("auto");
+      if (rank == 1) options.device_type(torch::kCUDA);
+      const Caught caught = caught_from([&] {
+        ProcessGroup(std::make_shared<const ProcessGroup::Impl>(
+            store, rank, 2, "127.0.0.1", options));
+      });
+      EXPECT_EQ(caught.code, ErrorCode::kMixedDevices) << caught.message;
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
 TEST(WorldStore, WaitsForItsOwnTimeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(std::chrono::hours(1));

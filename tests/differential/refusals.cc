@@ -177,7 +177,10 @@ const std::vector<Refusal>& refusals() {
                 has_loss(of, {"weighted", "cross_entropy", "unit_weights"});
        }},
       {"no_sync(): gradients added to a sum over the ranks",
-       {"[misuse]"},
+       {"added under no_sync() to a sum over the ranks", "[misuse]"},
+       [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
+      {"no_sync(): gradients of backward() and of train_step() in one sum",
+       {"of backward() and of train_step()", "[misuse]"},
        [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
       {"no_sync(): a rank without samples in the step that ends it",
        {"no samples in the step that ends no_sync()"},

@@ -158,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "[launch] can't use --rdzv-endpoint; expected HOST:PORT with a "
                 "port up to 65535, got 'a:70000' [bad-option]"},
         Message{"NoProgram", [] { program_command({}, ProgramKind::kByName); },
-                "[launch] no program to run; name it last: lockstep run "
-                "--nproc-per-node 2 -- ./program its arguments "
+                "[launch] no program to run; put it after the options: "
+                "lockstep run --nproc-per-node 2 -- ./program ARGUMENTS "
                 "[process-start]"},
         Message{"NoScript",
                 [] {
@@ -179,14 +179,14 @@ INSTANTIATE_TEST_SUITE_P(
         Message{"NotExecutable",
                 [] { find_program(folder() + "/train.py", {}); },
                 "[launch] can't start the program '*/train.py'; expected an "
-                "executable file, got one without permission to run; chmod +x "
-                "it; a script is run by its interpreter: `bash script.sh` "
-                "[process-start]"},
+                "executable file, got a file without permission to execute; "
+                "run `chmod +x */train.py`, or run a script with its "
+                "interpreter, such as `bash */train.py` [process-start]"},
         Message{"PortInUse",
                 [] { join_rendezvous(with_taken_port(), kNeverStop); },
                 "[launch] the port of 127.0.0.1:* is in use; expected a free "
                 "port for the job's store, got another program that listens "
-                "there; leave --master-port out: a free one is taken "
+                "there; leave out --master-port to use a free one "
                 "[cannot-listen]"},
         Message{"NoPort",
                 [] {
@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(
                   job.come("b");
                   job.form_group(self);
                 },
-                "[launch] too few nodes came; expected 3 nodes, got 2: a "
+                "[launch] too few nodes joined; expected 3 nodes, got 2: a "
                 "(agent 1), b (agent 1) after 0.1 s (--rdzv-conf "
                 "join_timeout=...); start the other agents; they need the same "
                 "--nnodes, --rdzv-id and address [rendezvous-failed]"},
@@ -237,17 +237,18 @@ INSTANTIATE_TEST_SUITE_P(
                 "[launch] job 'none' is complete; expected 1 node, got one "
                 "more: b (agent 1); give each job its own --rdzv-id and port "
                 "[rendezvous-failed]"},
-        Message{"LeftBehind",
-                [] {
-                  Job job(1);
-                  const Node self = job.come("a");
-                  const Node lost = job.come("b");
-                  job.form_group(self);
-                  read_group(job.store, job.options, lost, 0, job.shortly);
-                },
-                "[launch] the job went on without this node; got node 0 heard "
-                "nothing from it in time; start its agent again: it may come "
-                "back [rendezvous-failed]"},
+        Message{
+            "LeftBehind",
+            [] {
+              Job job(1);
+              const Node self = job.come("a");
+              const Node lost = job.come("b");
+              job.form_group(self);
+              read_group(job.store, job.options, lost, 0, job.shortly);
+            },
+            "[launch] the job continued without this node; got node 0 heard "
+            "nothing from it in time; start its agent again to let it "
+            "rejoin [rendezvous-failed]"},
         Message{"NodeRefused",
                 [] {
                   Job job(2);
@@ -284,7 +285,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "    *  rank 9 on node8 failed (after 1.0 s; 1.0 s until all "
                 "ran again)\n [misuse]"},
         Message{"Stuck", [] { throw Report(why_stuck()); },
-                "[report] [launch] no other restart: it failed 3 times in a "
+                "[report] [launch] no further restart: it failed 3 times in a "
                 "row after step 8, so the cause is in the program or its "
                 "data\n [misuse]"}),
     [](const auto& info) { return info.param.name; });

@@ -286,9 +286,8 @@ TEST(StateGuard, RepairsWhatARankComputesWrong) {
       EXPECT_EQ(report.recoveries, 0);
       EXPECT_PRED2(
           contains, log.text(),
-          fmt::format(
-              "rank {} computed the gradients of shard {} wrong at step 7",
-              rank, 2 * rank));
+          fmt::format("rank {} computed wrong gradients of shard {} at step 7",
+                      rank, 2 * rank));
     }
   }
 }
@@ -310,7 +309,7 @@ TEST(StateGuard, EndsARankThatComputesWrongAgain) {
   EXPECT_PRED2(contains, error_of<Error>([&] {
                  run_with({.what = What::kOwnGradient, .times = 2}, 2, options);
                }),
-               "rank 1 computed the gradients of shard 2 wrong at step 8");
+               "rank 1 computed wrong gradients of shard 2 at step 8");
 }
 
 TEST(StateGuard, CanBeSwitchedOff) {

@@ -162,7 +162,7 @@ void get(const DataCommandFlags& flags) {
 
 void add_data(CLI::App& app) {
   auto* command =
-      add_command(app, "data", "Download a dataset of images, and check it");
+      add_command(app, "data", "Download and verify an image dataset");
   auto flags = std::make_shared<DataCommandFlags>();
   std::vector<std::string> names;
   for (const auto& dataset : download::datasets()) {
@@ -173,22 +173,23 @@ void add_data(CLI::App& app) {
       ->required();
   command
       ->add_option("--dir", flags->options.dir,
-                   "folder for its files; made if it is not there")
+                   "folder for its files; created if it doesn't exist")
       ->type_name("DIR")
       ->required();
   command
       ->add_option("--mirror", flags->options.mirror,
                    "https:// address of a folder with the same files")
       ->type_name("URL")
-      ->default_str("that of those who made it");
+      ->default_str("the publisher's");
   command
       ->add_option("--ca-file", flags->options.fetch.ca_file,
-                   "PEM file of the certificates to trust")
+                   "PEM file with the certificates to trust")
       ->type_name("PATH")
       ->default_str("$CURL_CA_BUNDLE, $SSL_CERT_FILE, or the system's");
   command->footer(
-      "Every file is checked by its published checksum. Ctrl-C leaves what is\n"
-      "there; the same command goes on. A proxy is taken from $https_proxy.\n\n"
+      "Every file is verified with its published checksum. After Ctrl-C, the "
+      "same command continues where it stopped. A proxy is taken from "
+      "$https_proxy.\n\n"
       "Example:\n"
       "  lockstep data mnist --dir data/mnist\n"
       "  lockstep train --data mnist --data-dir data/mnist --max-steps 200");

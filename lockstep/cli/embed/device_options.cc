@@ -19,11 +19,11 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
       ->default_str(default_text)
       ->group("Devices");
   app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
-               "let a device be listed twice [no]")
+               "allow a device to be listed more than once [no]")
       ->group("Devices");
   app.add_flag("--oversubscribe", flags.oversubscribes,
-               "cut the host into more slices than it has cores; they then "
-               "share cores, in turn [no]")
+               "split the host into more slices than it has cores; slices then "
+               "take turns on a core [no]")
       ->group("Devices");
 }
 

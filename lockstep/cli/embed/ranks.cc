@@ -29,11 +29,12 @@ void check_devices(const DeviceFlags& flags) {
   const size_t count = to_devices(flags, "all").size();
   const auto ranks = static_cast<size_t>(read_environment().local_world_size);
   if (count <= ranks) return;
-  throw BadUsage(fmt::format(
-      "[usage] --devices {} names {} devices, and the launcher started {} on "
-      "this host; start as many (lockstep run --nproc-per-node {}), or name {}",
-      flags.devices, count, counted(static_cast<int64_t>(ranks), "rank"), count,
-      ranks));
+  throw BadUsage(
+      fmt::format("[usage] --devices {} names {} devices, but the launcher "
+                  "started {} on this host; start a rank for each device "
+                  "(lockstep run --nproc-per-node {}), or name {}",
+                  flags.devices, count,
+                  counted(static_cast<int64_t>(ranks), "rank"), count, ranks));
 }
 
 // Returns the type of the devices that the ranks of this host compute on. The
@@ -55,8 +56,9 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
                  "one host, else tcp")
       ->type_name("NAME")
       ->check(backend_name({"auto", "shm", "tcp", "nccl"}));
-  app.add_option("--timeout", flags.timeout_s,
-                 "ddp: seconds that a rank waits for the others, at most")
+  app.add_option(
+         "--timeout", flags.timeout_s,
+         "ddp: longest time in seconds that a rank waits for the others")
       ->type_name("S")
       ->check(whole_number(1, 86'400));
 }

@@ -12,83 +12,88 @@ void add_communication_options(CLI::App& app, RunFlags& flags) {
   train::CommunicationOptions& options = flags.options.communication();
   add_choice(app, "--grad-compression", flags.grad_compression,
              train::grad_compression_names(),
-             "ddp: none; bf16 or fp16: gradients are sent in half the "
-             "bytes; powersgd: as products of matrices of a low rank");
+             "ddp: none; bf16 or fp16: send gradients in half the bytes; "
+             "powersgd: send low-rank factors of each matrix of gradients");
   add_count(app, "--powersgd-rank", options.powersgd_rank(), {1, 1024},
-            "of the matrices that powersgd sends");
+            "rank of the matrices that powersgd sends");
   add_count(app, "--local-steps", options.local_steps(), {0},
-            "ddp: steps that each rank makes by itself before the ranks "
-            "bring their parameters together; 0: they sum gradients in "
-            "each");
+            "ddp: steps that each rank makes independently before the ranks "
+            "combine their parameters; 0: sum gradients in every step");
   add_choice(app, "--outer-optimizer", flags.outer_optimizer,
              train::outer_optimizer_names(),
              "after local steps: average (local SGD) or nesterov (DiLoCo)");
-  add_number(app, "--outer-lr", options.outer_lr(), "of the outer optimizer")
+  add_number(app, "--outer-lr", options.outer_lr(),
+             "learning rate of the outer optimizer")
       ->default_str("nesterov: 0.7; average: 1")
       ->check(number(0));
-  add_number(app, "--outer-momentum", options.outer_momentum(), "of nesterov")
+  add_number(app, "--outer-momentum", options.outer_momentum(),
+             "momentum of nesterov")
       ->check(number(0));
 }
 
 void add_length_options(CLI::App& app, RunFlags& flags) {
   add_choice(app, "--strategy", flags.strategy, train::strategy_names(),
-             "single, dp, ddp (a process for each device) or dp-classic "
-             "(nn.DataParallel as the textbook has it)")
+             "single, dp, ddp (one process per device) or dp-classic "
+             "(replicates the model in every step, as nn.DataParallel does)")
       ->default_str("single; several --devices: dp; several ranks: ddp");
   add_rank_options(app, flags.ranks);
   app.add_flag("--show-shards", flags.options.log().shards(),
                "print which device gets which part of a batch, in the first "
-               "step and when that changes [no]");
+               "step and whenever it changes [no]");
   app.add_flag("--verbose-ranks", flags.is_verbose,
-               "ddp: each rank says what it is [no]");
+               "ddp: print a line for each rank: its device and its part of "
+               "the batch [no]");
   add_count(app, "--batch-size", flags.options.batch_size(), {1},
-            "samples of a step, over all devices");
+            "samples per step, over all devices");
   add_count(app, "--accumulate", flags.options.accumulate(), {1, 4096},
-            "micro-batches that each device computes one after another "
-            "in a step, to need less memory: so many shards a device");
+            "micro-batches that each device computes one after another in a "
+            "step, to save memory; each device has this many shards");
   add_choice(app, "--precision", flags.precision, train::precision_names(),
              "fp32; bf16 or fp16: forward and loss in that type, weights "
              "and their gradients in float32");
   add_count(app, "--zero", flags.zero, {0, 2},
-            "ddp between hosts (tcp): 1 cuts the optimizer's state over "
-            "the ranks, 2 the gradients, too");
+            "ddp between hosts (tcp) or on GPUs (nccl): 1 splits the optimizer "
+            "state among the ranks, 2 also the gradients");
   app.add_flag("--drop-last", flags.options.loading().drop_last(),
-               "leave out the samples at the end of an epoch that fill no "
+               "leave out the samples at the end of an epoch that don't fill a "
                "batch [no]");
   add_count(app, "--epochs", flags.epochs, {1}, "passes over the data")
-      ->default_str("1; with --max-steps as many as it takes");
+      ->default_str("1; with --max-steps: as many as needed");
   add_count(app, "--max-steps", flags.options.max_steps(), {0},
-            "stop after so many steps; 0: no limit");
-  add_count(app, "--seed", flags.options.seed(), {0},
-            "of initial weights, order of the samples and dropout");
+            "stop after this many steps; 0: no limit");
+  add_count(
+      app, "--seed", flags.options.seed(), {0},
+      "seed of the initial weights, the order of the samples and dropout");
   add_count(app, "--shards", flags.options.shards(), {0},
             "logical shards of a batch: the same number gives the same "
             "bits on any devices; 0: one per device");
   add_count(app, "--intra-op-threads", flags.options.intra_op_threads(),
-            {0, 4096}, "threads a shard computes with; 0: the cores / shards");
+            {0, 4096},
+            "threads that compute a shard; 0: the cores divided by the shards");
   add_count(app, "--eval-every", flags.options.evaluation().every(), {0},
-            "steps between evaluations on the test split; 0: at the end "
-            "only");
+            "steps between evaluations on the test split; 0: only at the end");
   add_count(app, "--early-stop", flags.options.evaluation().early_stop(), {0},
-            "end after so many evaluations in a row without a better "
-            "one, by --save-best or else by the loss; 0: never");
+            "stop after this many evaluations in a row without an improvement "
+            "of the --save-best metric, or else of the loss; 0: never");
   app.add_flag("--no-eval", flags.no_eval,
                "do not evaluate on the test split at the end [no]");
   add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm(),
              "scale the gradient to this norm if it is larger; 0: off")
       ->check(number(0));
   add_choice(app, "--on-spike", flags.on_spike, train::on_spike_names(),
-             "of the loss: nothing; skip: leave out the update; roll-back: "
-             "take the last checkpoint's weights, too, and go on with the "
-             "next batch");
+             "when the loss spikes: nothing; skip: leave out the update; "
+             "roll-back: also restore the last checkpoint's weights, and "
+             "continue with the next batch");
   add_number(app, "--spike-sigma", flags.options.spikes().sigma(),
-             "a spike is above the mean of the last losses by so many of "
-             "their standard deviations")
+             "a spike is above the mean of the recent losses by this many "
+             "standard deviations")
       ->check(number(0));
   add_count(app, "--spike-window", flags.options.spikes().window(),
-            {2, 1'000'000}, "how many losses that are");
-  add_count(app, "--workers", flags.options.loading().workers(), {0, 256},
-            "threads that prepare batches; 0: none beside the trainer");
+            {2, 1'000'000},
+            "number of recent losses that a spike is compared with");
+  add_count(
+      app, "--workers", flags.options.loading().workers(), {0, 256},
+      "threads that prepare batches; 0: the training thread prepares them");
 }
 
 void add_output_options(CLI::App& app, RunFlags& flags) {
@@ -97,80 +102,79 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
     return option;
   };
   add(app.add_option("--out-dir", flags.options.out_dir(),
-                     "folder of the checkpoints and run.json"))
+                     "folder for the checkpoints and run.json"))
       ->type_name("DIR")
       ->default_str("none: nothing is written");
   add(add_count(app, "--checkpoint-every", flags.options.checkpoint().every(),
-                {0}, "steps between checkpoints; 0: at the end only"));
-  add(add_count(app, "--verify-every", flags.options.verify().every(), {0},
-                "ddp over tcp or nccl: steps after which ranks compare "
-                "their parameters and optimizer's state, to find a bit "
-                "that changed in silence; the run then goes back to the "
-                "last state that was alike; 0: never"));
+                {0}, "steps between checkpoints; 0: only at the end"));
+  add(add_count(
+      app, "--verify-every", flags.options.verify().every(), {0},
+      "ddp over tcp or nccl: steps after which ranks compare their parameters "
+      "and optimizer state, to find silent data corruption; the run then goes "
+      "back to the last state that was equal on all ranks; 0: never"));
   add(add_count(app, "--verify-gradients",
                 flags.options.verify().gradients_every(), {0},
-                "each N-th step computes its gradients twice, and a third "
-                "time where they differ, to find a processor that "
-                "computes wrong; such a step takes twice the time; 0: "
-                "never"));
-  add(app.add_flag("--no-verify-first-step", flags.no_first_step_check,
-                   "leave out the comparison of a replica with the model, and "
-                   "of the loss with that of the whole batch, in the first "
-                   "step [no]"));
-  add(add_count(app, "--snapshot-every",
-                flags.options.checkpoint().snapshot_every(), {0},
-                "steps between copies in memory, for `lockstep run "
-                "--max-restarts`: a worker that is lost costs so many; 0: "
-                "none"));
+                "every N-th step computes its gradients twice, and a third "
+                "time if they differ, to find a processor that computes wrong "
+                "results; such a step takes twice as long; 0: never"));
+  add(app.add_flag(
+      "--no-verify-first-step", flags.no_first_step_check,
+      "skip the checks of the first step, which compare a replica with the "
+      "model, and the loss with that of the whole batch [no]"));
+  add(add_count(
+      app, "--snapshot-every", flags.options.checkpoint().snapshot_every(), {0},
+      "steps between copies in memory, for `lockstep run --max-restarts`: at "
+      "most this many steps are lost with a worker; 0: no copies"));
   add(app.add_flag("--checkpoint-every-epoch",
                    flags.options.checkpoint().each_epoch(),
-                   "a checkpoint at the end of each epoch, too, all of which "
-                   "are kept [no]"));
-  add(app.add_option("--save-best", flags.options.checkpoint().save_best(),
-                     "keep the checkpoint of the best evaluation by this "
-                     "metric in --out-dir's folder best: loss, accuracy, ...; "
-                     "of others than accuracy the least is the best, unless "
-                     ":max follows"))
+                   "also write a checkpoint at the end of each epoch, and keep "
+                   "all of them [no]"));
+  add(app.add_option(
+          "--save-best", flags.options.checkpoint().save_best(),
+          "keep the checkpoint of the best evaluation in OUT_DIR/best, by this "
+          "metric: loss, accuracy, ...; for metrics other than accuracy, lower "
+          "is better unless :max follows"))
       ->type_name("METRIC")
       ->default_str("none")
       ->needs("--out-dir");
   add(add_count(app, "--keep", flags.options.checkpoint().keep(),
-                {2, 1'000'000}, "newest checkpoints that are kept"))
-      ->default_str("3; with --checkpoint-every-epoch all");
-  add(app.add_option("--init-from", flags.options.init_from(),
-                     "checkpoint, .safetensors file or folder of Hugging "
-                     "Face's whose weights to start from; the sizes of a "
-                     "language model are those that it says"))
+                {2, 1'000'000}, "number of newest checkpoints to keep"))
+      ->default_str("3; with --checkpoint-every-epoch: all");
+  add(app.add_option(
+          "--init-from", flags.options.init_from(),
+          "weights to start from: a checkpoint, a .safetensors file or a "
+          "Hugging Face folder; it also gives the sizes of a language model"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =
-      add(app.add_option("--resume", flags.options.checkpoint().resume(),
-                         "go on as if there had been no stop, to the same "
-                         "bits: from a checkpoint, from the newest of a run's "
-                         "folder, or auto: from --out-dir, where there may be "
-                         "none yet"))
+      add(app.add_option(
+              "--resume", flags.options.checkpoint().resume(),
+              "continue as if the run had never stopped, with the same bits: "
+              "from a checkpoint, from the newest one in a run's folder, or "
+              "auto: from --out-dir, if it has one"))
           ->type_name("auto|DIR")
           ->default_str("none: start at the beginning");
   add(app.add_flag("--allow-changes",
                    flags.options.checkpoint().allow_changes(),
-                   "go on with other settings than the checkpoint's, to other "
-                   "bits [no]"))
+                   "continue with settings that differ from the checkpoint's, "
+                   "which gives other bits [no]"))
       ->needs(resume);
   add(add_path(app, "--report", flags.report, "also write run.json here"));
-  add(add_path(app, "--csv", flags.options.log().csv(),
-               "write loss, metrics, learning rate and time of each step "
-               "here, a row each"));
+  add(add_path(
+      app, "--csv", flags.options.log().csv(),
+      "write a row for each step here: loss, metrics, learning rate and time"));
   add(add_path(app, "--tensorboard", flags.options.log().tensorboard(),
-               "folder to write the same to, for TensorBoard", "DIR"));
+               "folder for the same values as TensorBoard event files", "DIR"));
   add(add_path(app, "--trace", flags.options.log().trace(),
-               "write a time line of all ranks here: JSON for Perfetto "
+               "write a timeline of all ranks here: JSON for Perfetto "
                "(ui.perfetto.dev) and chrome://tracing"));
   add(add_count(app, "--trace-steps", flags.options.log().trace_steps(),
-                {1, 10'000}, "steps of the time line, the last of the run"))
+                {1, 10'000}, "steps in the timeline: the last ones of the run"))
       ->needs("--trace");
   add(add_count(app, "--log-every", flags.options.log().every(), {1},
-                "steps between lines where there is no terminal"));
-  add(app.add_flag("--quiet", flags.quiet, "print problems only [no]"));
+                "steps between lines of progress if stdout is not a terminal"));
+  add(app.add_flag("--quiet", flags.quiet,
+                   "print only warnings and errors [no]"));
 }
 
 }  // namespace
@@ -205,15 +209,14 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_device_options(app, flags.devices, "single: cuda:0 or cpu; dp, ddp: all");
   app.add_option("--output-device", flags.options.output_device(),
                  "dp-classic: the one of --devices that gathers the outputs "
-                 "and computes the loss; the first has the model, its "
-                 "gradients and the optimizer's state")
+                 "and computes the loss; the first one holds the model, its "
+                 "gradients and the optimizer state")
       ->type_name("DEVICE")
       ->default_str("the first")
       ->group("Devices");
   add_choice(app, "--bad-links", flags.bad_links, {"stage", "stop", "ignore"},
-             "several GPUs, when copies between them arrive changed: stage "
-             "(go through memory of the host, and say so), stop, or ignore "
-             "(do not look)")
+             "what to do if copies between GPUs arrive corrupted: stage (warn, "
+             "and copy through host memory), stop, or ignore (don't check)")
       ->group("Devices");
   add_output_options(app, flags);
 }
@@ -234,11 +237,15 @@ train::TrainOptions to_train_options(const RunFlags& flags) {
   if (flags.no_first_step_check) options.verify().first_step(false);
   if (flags.quiet) options.log().progress(false);
   if (options.checkpoint().resume() == "auto" && options.out_dir().empty()) {
-    throw BadUsage("[usage] --resume auto needs --out-dir, the run's folder");
+    throw BadUsage(
+        "[usage] --resume auto needs --out-dir DIR, the folder of the run to "
+        "continue");
   }
   if (!options.init_from().empty() && !options.checkpoint().resume().empty() &&
       options.checkpoint().resume() != "auto") {
-    throw BadUsage("[usage] --init-from and --resume DIR exclude each other");
+    throw BadUsage(
+        "[usage] --init-from and --resume DIR can't be used together; leave "
+        "out --init-from, as --resume restores the weights");
   }
   return options;
 }

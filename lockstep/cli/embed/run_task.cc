@@ -76,13 +76,14 @@ void check_outputs(const RunFlags& flags) {
   const bool is_saved = !report.last_checkpoint.empty();
   log_warning(
       "train",
-      fmt::format("stopped by {} after step {}; {}",
-                  signal == SIGINT ? "Ctrl-C" : launch::signal_name(signal),
-                  report.steps,
-                  is_saved
-                      ? fmt::format("go on from {} with --resume auto",
-                                    report.last_checkpoint)
-                      : "no checkpoint was written, as there is no --out-dir"));
+      fmt::format(
+          "stopped by {} after step {}; {}",
+          signal == SIGINT ? "Ctrl-C" : launch::signal_name(signal),
+          report.steps,
+          is_saved
+              ? fmt::format("continue from {} with --resume auto",
+                            report.last_checkpoint)
+              : "no checkpoint was written, because there is no --out-dir"));
   const bool is_preempted =
       is_saved && (signal == SIGTERM || signal == SIGUSR1);
   throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);

@@ -20,8 +20,8 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
   app.description(
       fmt::format("Trains {} with Lockstep {}.\n", model, kVersion));
   app.footer(
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't go on,\n"
-      "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't continue,\n"
+      "75 preempted (run it again to continue), 130 ended by Ctrl-C.");
   cli::RunFlags flags = cli::flags_with(defaults);
   cli::add_run_options(app, flags);
   app.callback([&] { cli::run_task(flags, "training " + model, task); });

@@ -96,9 +96,9 @@ std::vector<int64_t> parse_sizes(const std::string& text, int64_t factor) {
       colon == std::string::npos ? first : parse_size(text.substr(colon + 1));
   if (!first || !last || *first > *last) {
     throw BadUsage(fmt::format(
-        "[usage] --sizes: expected FIRST:LAST or one size, each a whole number "
-        "with K, M, G or nothing after it, 1 to 16G, the first not above the "
-        "last, got '{}'; try --sizes 4K:256M",
+        "[usage] --sizes: expected FIRST:LAST or one size, where each is a "
+        "whole number with an optional K, M or G, from 1 to 16G, and FIRST is "
+        "at most LAST, got '{}'; try --sizes 4K:256M",
         text));
   }
   std::vector<int64_t> sizes;

@@ -58,8 +58,8 @@ const CLI::Option& option_of(const CLI::App& command, const std::string& path,
   const std::string near = nearest(key, names);
   refuse_config(
       path,
-      fmt::format("unknown option {}{}; see `lockstep help {}`", quote(key),
-                  near.empty() ? "" : "; did you mean '" + near + "'?",
+      fmt::format("unknown option {}; {} `lockstep help {}`", quote(key),
+                  near.empty() ? "see" : "did you mean '" + near + "'? See",
                   command.get_name()));
 }
 
@@ -105,8 +105,10 @@ bool is_among(const std::vector<std::string>& arguments,
 void check_version(const std::string& path, const json& value) {
   if (!value.is_string()) {
     refuse_config(
-        path, fmt::format("'{}' is the version that wrote it, a text, not {}",
-                          kVersionKey, brief(value)));
+        path,
+        fmt::format(
+            "'{}' must be the version that wrote the file, a string, got {}",
+            kVersionKey, brief(value)));
   }
   if (value.get<std::string>() == kVersion) return;
   log_warning("usage",
@@ -138,9 +140,9 @@ json value_of(const std::string& text) {
 void add_config_option(CLI::App& command) {
   command
       .add_option(fmt::format("--{}", kConfig),
-                  "JSON file with options of this command, by their names "
-                  "without dashes; those given here win over it. A run writes "
-                  "its own to OUT_DIR/config.json")
+                  "JSON file with options of this command, named without "
+                  "dashes; the command line overrides it. A run writes its "
+                  "options to OUT_DIR/config.json")
       ->type_name("FILE");
 }
 
@@ -164,8 +166,8 @@ std::vector<std::string> words_of_config(
     const std::string name = "--" + key;
     if (is_flag(option)) {
       if (!value.is_boolean()) {
-        refuse_config(path, fmt::format("'{}' is true or false, got {}", key,
-                                        brief(value)));
+        refuse_config(path, fmt::format("'{}' must be true or false, got {}",
+                                        key, brief(value)));
       }
       if (value.get<bool>() && !is_among(arguments, name)) {
         words.push_back(name);
@@ -174,10 +176,10 @@ std::vector<std::string> words_of_config(
     }
     const auto word = text_of(value);
     if (!word) {
-      refuse_config(path,
-                    fmt::format("'{}' is a number, a text or a list of them, "
-                                "got {}",
-                                key, brief(value)));
+      refuse_config(
+          path, fmt::format(
+                    "'{}' must be a number, a string or a list of them, got {}",
+                    key, brief(value)));
     }
     if (!is_among(arguments, name)) words.push_back(name + "=" + *word);
   }

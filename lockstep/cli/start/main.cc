@@ -34,12 +34,13 @@ bool needs_torch() {
   const std::string whole =
       own.parent_path().parent_path() / "libexec" / "lockstep" / "lockstep";
   ::execv(whole.c_str(), argv);
-  throw IoError({.code = ErrorCode::kProcessStart,
-                 .what = "can't start " + whole,
-                 .expected = "the part of this program that needs LibTorch",
-                 .got = std::strerror(errno),
-                 .fix = "install Lockstep again: a copy of bin/lockstep alone "
-                        "is not enough, a link to it is"});
+  throw IoError(
+      {.code = ErrorCode::kProcessStart,
+       .what = "can't start " + whole,
+       .expected = "the part of this program that needs LibTorch",
+       .got = std::strerror(errno),
+       .fix = "install Lockstep again: bin/lockstep needs the libexec folder "
+              "next to bin, so link to it instead of copying it"});
 }
 
 }  // namespace

@@ -96,8 +96,8 @@ const std::vector<std::string>& command_line() { return own_arguments; }
 void set_up(CLI::App& app) {
   app.name("lockstep");
   app.description(
-      "Lockstep: data-parallel training for C++ on LibTorch, in lockstep to "
-      "the bit.\n");
+      "Lockstep: data-parallel training on LibTorch, with the same bits on any "
+      "devices.\n");
   app.set_version_flag(
       "--version,-V",
       fmt::format("lockstep {} (LibTorch {})", kVersion, kTorchVersion),
@@ -107,9 +107,9 @@ void set_up(CLI::App& app) {
   app.formatter(make_formatter());
   app.require_subcommand(0, 1);
   app.footer(
-      "`lockstep help COMMAND` explains a command's options.\n"
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't go on,\n"
-      "75 preempted (run it again to go on), 130 ended by Ctrl-C.");
+      "`lockstep help COMMAND` lists the options of a command.\n"
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't continue,\n"
+      "75 preempted (run it again to continue), 130 ended by Ctrl-C.");
 }
 
 CLI::App* add_command(CLI::App& app, std::string name,

@@ -116,8 +116,9 @@ void apply_rendezvous(const RunFlags& flags, launch::RunOptions& options) {
   apply_rendezvous_conf(flags.rdzv_conf, options);
   if (options.is_elastic() && options.backend == launch::Backend::kStatic) {
     throw BadUsage("[usage] --nnodes " + flags.nnodes +
-                   ", nodes that come and go, needs --rdzv-backend c10d and "
-                   "--rdzv-endpoint; static nodes have fixed numbers");
+                   ", where nodes join and leave, needs --rdzv-backend c10d "
+                   "and --rdzv-endpoint; with --rdzv-backend static, the "
+                   "number of nodes is fixed");
   }
   if (!flags.is_standalone) return;
   if (options.nodes > 1) {
@@ -171,7 +172,9 @@ bool pins_cores(const RunFlags& flags, const std::vector<std::string>& command,
 
 void run(const RunFlags& flags) {
   if (flags.is_module && flags.is_executable) {
-    throw BadUsage("[usage] --module and --no-python exclude each other");
+    throw BadUsage(
+        "[usage] --module and --no-python can't be used together; leave out "
+        "one of them");
   }
   const auto kind = flags.is_module       ? launch::ProgramKind::kPythonModule
                     : flags.is_executable ? launch::ProgramKind::kExecutable
@@ -211,17 +214,17 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
       "each CUDA device), or auto (GPUs, or else cores)")
       ->group(group);
   add(command, "--role", flags.options.role, "NAME",
-      "what the workers are for; ROLE_RANK counts within it")
+      "role of the workers; ROLE_RANK counts within a role")
       ->group(group);
   add(command, "--omp-threads", flags.omp_threads, "N",
-      "OMP_NUM_THREADS of a worker; auto: its cores, unless the variable is "
-      "set")
+      "OMP_NUM_THREADS of a worker; auto: the number of its cores, unless the "
+      "variable is set")
       ->check(whole_number(1, 4096) | one_of({"auto"}))
       ->group(group);
   add(command, "--pin-cores", flags.pin_cores, "WHEN",
-      "on: the cores are cut into equal parts in order of local rank, and "
-      "each worker stays on its own; off: no pinning; auto: on, except for "
-      "Python programs that would have one core each")
+      "on: divide the cores equally, in order of local rank, and pin each "
+      "worker to its own; off: no pinning; auto: on, except for Python "
+      "programs that would have one core each")
       ->check(one_of({"auto", "on", "off"}))
       ->group(group);
   from_environment(command.add_flag("-m,--module", flags.is_module,
@@ -237,7 +240,7 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Nodes";
   auto& options = flags.options;
   add(command, "--nnodes", flags.nnodes, "N|MIN:MAX",
-      "nodes of the job; MIN:MAX: they come and go while it runs")
+      "nodes of the job; MIN:MAX: nodes may join and leave while it runs")
       ->group(group);
   add(command, "--node-rank", flags.node_rank, "N",
       "this node's number, from 0; c10d: by order of arrival if not given, "
@@ -246,16 +249,16 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       ->default_str("0")
       ->group(group);
   add(command, "--master-addr", options.master_addr, "HOST",
-      "static: where node 0 is")
+      "static: address of node 0")
       ->group(group);
   add(command, "--master-port", options.master_port, "PORT",
-      "static: where node 0 listens; several nodes need one")
+      "static: port of node 0; required for several nodes")
       ->check(whole_number(0, 65535))
       ->default_str("a free one")
       ->group(group);
   from_environment(
       command.add_flag("--standalone", flags.is_standalone,
-                       "one node with a free port and a run id of its own"))
+                       "one node, with a free port and a random job name"))
       ->group(group);
   add(command, "--rdzv-backend", flags.rdzv_backend, "NAME",
       "how nodes meet: static (--node-rank, --master-addr) or c10d "
@@ -263,17 +266,16 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       ->check(one_of({"static", "c10d"}))
       ->group(group);
   add(command, "--rdzv-endpoint", options.endpoint, "HOST:PORT",
-      "where the job's store is; the agent of that host serves it")
+      "address of the job's store, which the agent of that host serves")
       ->default_str("none")
       ->group(group);
   add(command, "--rdzv-id", options.run_id, "ID",
       "name of the job, the same on all nodes")
       ->group(group);
   add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
-      "join_timeout (300 s), keep_alive_interval (5 s), "
-      "keep_alive_max_attempt (3), last_call_timeout (30 s), is_host, "
-      "interface (where to listen; else "
-      "where the name leads)")
+      "join_timeout (300 s), keep_alive_interval (5 s), keep_alive_max_attempt "
+      "(3), last_call_timeout (30 s), is_host, interface (address to listen "
+      "on; default: what the endpoint's name resolves to)")
       ->default_str("none")
       ->group(group);
   add(command, "--local-addr", options.local_addr, "HOST",
@@ -285,22 +287,22 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
 void add_secret_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Secret";
   auto& options = flags.options;
-  auto* file = add(command, "--secret-file", options.secret_file, "FILE",
-                   "several nodes: what lets agents in, in a file that only "
-                   "you can read, the same on every node; or "
-                   "LOCKSTEP_SECRET_FILE")
-                   ->default_str("on loopback one of your own")
-                   ->group(group);
+  auto* file =
+      add(command, "--secret-file", options.secret_file, "FILE",
+          "several nodes: file with the job's secret, readable only by you, "
+          "the same on every node; or set LOCKSTEP_SECRET_FILE")
+          ->default_str("on loopback: a secret of your user")
+          ->group(group);
   auto* fd = add(command, "--secret-fd", options.secret_fd, "N",
-                 "the same from an open file or pipe")
+                 "read the secret from this file descriptor")
                  ->check(whole_number(0, 1'000'000))
                  ->default_str("none")
                  ->group(group);
-  auto* none = from_environment(
-                   command.add_flag(
-                       "--no-secret", options.has_no_secret,
-                       "without one: anybody who reaches the port may join"))
-                   ->group(group);
+  auto* none =
+      from_environment(
+          command.add_flag("--no-secret", options.has_no_secret,
+                           "no secret: anyone who can reach the port may join"))
+          ->group(group);
   file->excludes(fd)->excludes(none);
   fd->excludes(none);
 }
@@ -308,27 +310,27 @@ void add_secret_options(CLI::App& command, RunFlags& flags) {
 void add_ending_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Ending";
   add(command, "--max-restarts", flags.options.max_restarts, "N",
-      "how many times workers that failed are replaced, at most; those of "
-      "`lockstep train` that did not fail go on from memory, other programs "
-      "start again")
+      "how many times failed workers are replaced, at most; the other workers "
+      "of `lockstep train` continue from memory; other programs are restarted")
       ->check(whole_number(0, 1'000'000))
       ->group(group);
   add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
-      "workers that tell their steps, as `lockstep train` does, and don't get "
-      "on for so long: the one that the others wait for is ended; 0: never")
+      "seconds without progress after which a worker that reports its steps, "
+      "as `lockstep train` does, is ended; 0: never")
       ->check(number(0))
       ->group(group);
   add(command, "--grace-seconds", flags.grace_seconds, "S",
-      "from the first signal to SIGKILL")
+      "seconds from the first signal to SIGKILL")
       ->check(number(0))
       ->default_str("5 after a failure, 30 after a signal or a lost output")
       ->group(group);
   add(command, "--signals-to-handle", flags.signals, "LIST",
-      "signals that are passed on to the workers and end the job; SIGUSR1 "
-      "does in any case")
+      "signals that are forwarded to the workers and end the job; SIGUSR1 "
+      "always does")
       ->group(group);
   add(command, "--monitor-interval", flags.options.monitor_interval_s, "S",
-      "longest sleep of the agent; ends are seen at once")
+      "longest sleep of the agent in seconds; it notices at once if a worker "
+      "ends")
       ->check(number(0, Bound::kExcluded, 60))
       ->group(group);
 }
@@ -336,23 +338,24 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
 void add_output_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Output";
   add(command, "--log-dir", flags.options.log_dir, "DIR",
-      "keep the workers' stdout.log, stderr.log and error.json in a folder of "
-      "this run below DIR")
+      "keep the workers' stdout.log, stderr.log and error.json in a new folder "
+      "in DIR")
       ->default_str("none")
       ->group(group);
   add(command, "-r,--redirects", flags.redirects, "WHAT",
-      "to log files instead of the console: 0 nothing, 1 stdout, 2 stderr, 3 "
-      "both, or by local rank: 0:1,1:2")
+      "write to log files instead of the console: 0 nothing, 1 stdout, 2 "
+      "stderr, 3 both, or by local rank: 0:1,1:2")
       ->group(group);
-  add(command, "-t,--tee", flags.tee, "WHAT", "to log files and to the console")
+  add(command, "-t,--tee", flags.tee, "WHAT",
+      "write to log files and to the console")
       ->group(group);
   add(command, "--local-ranks-filter", flags.shown_ranks, "N,N",
       "local ranks whose output is shown; log files have all")
       ->default_str("all")
       ->group(group);
   add(command, "--label-lines", flags.label_lines, "WHEN",
-      "a line of rank 1 begins with \"[rank 1] \": on, off, or auto (on with "
-      "several workers)")
+      "begin each line with its rank, such as \"[rank 1] \": on, off, or auto "
+      "(on with several workers)")
       ->check(one_of({"auto", "on", "off"}))
       ->group(group);
 }
@@ -371,14 +374,15 @@ void add_run(CLI::App& app) {
   command->footer(
       "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
       "A PROGRAM whose name ends in .py is run by $PYTHON_EXEC, else by the "
-      "python3 of $VIRTUAL_ENV or $PATH. "
-      "Each worker has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, "
-      "MASTER_ADDR, MASTER_PORT and so on.\n"
-      "Options can be written with underscores, and PET_NPROC_PER_NODE=2 is a "
-      "default for --nproc-per-node; so for all of them.\n"
-      "Exit codes: 0 done, 1 a worker failed, 2 bad usage (of a worker, too), "
-      "70 training can't go on, 75 preempted, 128 and a signal's number if "
-      "that ended the job, 141 if nobody reads its output any more.");
+      "python3 of $VIRTUAL_ENV or $PATH. Each worker gets torchrun's "
+      "variables: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and "
+      "so on.\n"
+      "Options can also be written with underscores. The variable "
+      "PET_NPROC_PER_NODE sets the default of --nproc-per-node, and so on for "
+      "every option.\n"
+      "Exit codes: 0 done, 1 a worker failed, 2 bad usage (also by a worker), "
+      "70 training can't continue, 75 preempted, 128 plus the signal's number "
+      "if a signal ended the job, 141 if nothing reads its output any more.");
   command->callback([flags] { run(*flags); });
 }
 

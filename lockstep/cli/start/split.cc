@@ -76,9 +76,9 @@ void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
   }
   fmt::print("{}",
              table.render(static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-  say("A batch of N over K devices is cut into chunks of ceil(N / K), as "
-      "nn.DataParallel does: even when K divides N; else the last chunk is "
-      "shorter.");
+  say("A batch of N over K devices is split into chunks of ceil(N / K), as "
+      "nn.DataParallel does. If K doesn't divide N, the last chunk is "
+      "smaller.");
   explain_idle(flags, rows);
 }
 
@@ -94,10 +94,10 @@ void run(const SplitFlags& flags) {
 
 void add_split(CLI::App& app) {
   auto* command =
-      add_command(app, "split", "Show how a batch is divided over devices");
+      add_command(app, "split", "Show how a batch is split over devices");
   auto flags = std::make_shared<SplitFlags>();
   add_count(*command, "--batch-size", flags->batch_size, {1},
-            "samples of a batch");
+            "samples per batch");
   command->add_option("--devices", flags->devices, "numbers of devices")
       ->type_name("N,N")
       ->delimiter(',')

@@ -133,11 +133,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("[usage] unexpected argument '{}'; see `{}`",
                        extras.front(), help);
   }
-  return fmt::format("[usage] {}; see `{}`", lockstep::text_of(error), help);
+  const std::string text = lockstep::text_of(error);
+  // The text may end in "did you mean '...'?".
+  return fmt::format("[usage] {}{} `{}`", text,
+                     text.ends_with('?') ? " See" : "; see", help);
 }
 
 void add_help(CLI::App& app) {
-  auto* command = add_command(app, "help", "Show help, or a command's");
+  auto* command =
+      add_command(app, "help", "Show this help, or the help of a command");
   auto topic = std::make_shared<std::string>();
   command->add_option("command", *topic, "the command to explain")
       ->default_str("all of them");

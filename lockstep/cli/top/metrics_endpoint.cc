@@ -109,11 +109,12 @@ class MetricsEndpoint::Server {
       : metrics_(std::move(metrics)), stop_(make_pipe()) {
     auto sockets = store::listen_at(store::loopback_host(), port);
     if (sockets.empty()) {
-      throw IoError({.code = ErrorCode::kBadOption,
-                     .what = fmt::format("can't listen on {} port {}",
-                                         store::loopback_host(), port),
-                     .expected = "a port that is free",
-                     .fix = "name another one, or 0 for any"});
+      throw IoError(
+          {.code = ErrorCode::kBadOption,
+           .what = fmt::format("can't listen on {} port {}",
+                               store::loopback_host(), port),
+           .expected = "a free port",
+           .fix = "give --metrics another port, or 0 for any free one"});
     }
     listener_ = std::move(sockets.front());
     address_ = store::SocketAddress::of_socket(listener_.get());

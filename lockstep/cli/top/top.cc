@@ -82,7 +82,7 @@ void print_once(const TopFlags& flags) {
     return;
   }
   if (jobs.empty()) {
-    fmt::print("no job of yours runs on this host\n");
+    fmt::print("none of your jobs is running on this host\n");
     return;
   }
   monitor::View view{.is_utf8 = locale_is_utf8()};
@@ -167,29 +167,30 @@ void add_top(CLI::App& app) {
   auto flags = std::make_shared<TopFlags>();
   command
       ->add_option("dir", flags->dir,
-                   "a run's folder (--out-dir), on this host or shared with "
-                   "others; without it all jobs of yours on this host")
+                   "a run's folder (--out-dir), local or shared; without it, "
+                   "all of your jobs on this host")
       ->type_name("DIR");
-  add_number(*command, "--interval", flags->interval_s, "seconds between looks")
+  add_number(*command, "--interval", flags->interval_s,
+             "seconds between updates")
       ->type_name("S")
       ->check(number(0.1));
-  command->add_flag("--once", flags->is_once, "print it once, and end [no]");
+  command->add_flag("--once", flags->is_once, "print once and exit [no]");
   command->add_flag("--json", flags->as_json,
-                    "print it once as JSON, for scripts [no]");
+                    "print once as JSON, for scripts [no]");
   command
       ->add_option("--metrics", flags->metrics_port,
-                   "serve Prometheus's text format at "
-                   "http://127.0.0.1:PORT/metrics, too; 0: any port. Where "
-                   "stdout is no terminal, that alone")
+                   "also serve Prometheus's text format at "
+                   "http://127.0.0.1:PORT/metrics; 0: any free port. If stdout "
+                   "is not a terminal, do nothing else")
       ->type_name("PORT")
       ->check(whole_number(0, 65535))
       ->default_str("off");
   command->footer(
-      "BUSY is the share of the time that a device computes, WAIT that a rank "
-      "waits for\nothers or for data, COMM that it exchanges what no "
-      "computation hides. A rank is\nslow if it computes 1.25 times as long as "
-      "the others, which then wait for it.\nKeys: q quits, up and down scroll, "
-      "tab goes to the next job.");
+      "BUSY is the share of the time in which a device computes, WAIT in which "
+      "a rank waits for other ranks or for data, COMM in which it communicates "
+      "without computing. A rank is slow if it computes 1.25 times as long as "
+      "the others, which then wait for it.\n"
+      "Keys: q quits, up and down scroll, tab goes to the next job.");
   command->callback([flags] { show(*flags); });
 }
 

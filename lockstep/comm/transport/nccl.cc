@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "lockstep/comm/transport/nccl_transport.h"
@@ -9,8 +10,14 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size,
-                                                     options);
+  try {
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size,
+                                                       options);
+  } catch (const c10::DistBackendError& error) {
+    throw_nccl_error(
+        error, fmt::format("rank {} of {} can't connect over nccl", rank, size),
+        ErrorCode::kRanksNotConnected);
+  }
 }
 
 }  // namespace lockstep

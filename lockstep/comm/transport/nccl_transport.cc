@@ -117,26 +117,18 @@ struct Begin {
   }
 };
 
-/// Returns what `call` returns. Throws CommError for an error of NCCL.
+/// Returns what `call`, a call of `type`, returns. Throws CommError for an
+/// error of NCCL.
 template <class Call>
-auto checked(const c10d::Backend& backend, const Call& call) {
+auto checked(const c10d::Backend& backend, c10d::OpType type,
+             const Call& call) {
   try {
     return call();
   } catch (const c10::DistBackendError& error) {
-    const std::string text = error.what_without_backtrace();
-    const bool is_shared =
-        text.find("Duplicate GPU detected") != std::string::npos;
-    throw CommError(
-        {.code = ErrorCode::kCollectiveFailed,
-         .what =
-             fmt::format("{} failed on rank {} of {}", backend.getBackendName(),
-                         backend.getRank(), backend.getSize()),
-         .expected = is_shared ? "a GPU for each rank" : "",
-         .got = last_line(text),
-         .fix = is_shared ? "use as many GPUs as ranks, or the backend "
-                            "shm, which copies through the host"
-                          : "run it with NCCL_DEBUG=WARN, which prints the "
-                            "cause"});
+    throw_nccl_error(
+        error, fmt::format("{} over {} failed on rank {} of {}",
+                           c10d::opTypeToString(type), backend.getBackendName(),
+                           backend.getRank(), backend.getSize()));
   }
 }
 
@@ -151,7 +143,7 @@ NcclTransport::NcclTransport(c10::intrusive_ptr<c10d::Backend> backend,
 
 void NcclTransport::run(const CollectiveCall& call, Timeout timeout) {
   for (const auto& collective : call.collectives) {
-    checked(*backend_, [&] {
+    checked(*backend_, call.type, [&] {
       const WorkPtr work =
           std::visit(Begin{*backend_, /*is_async=*/false, timeout}, collective);
       // A backend may return no work for a synchronous call.
@@ -164,7 +156,7 @@ Transport::WorkPtr NcclTransport::begin(CollectiveCall call, Timeout timeout) {
   // Calls complete in order, so all are done when the last one is.
   WorkPtr last;
   for (const auto& collective : call.collectives) {
-    last = checked(*backend_, [&] {
+    last = checked(*backend_, call.type, [&] {
       return std::visit(Begin{*backend_, /*is_async=*/true, timeout},
                         collective);
     });
@@ -176,21 +168,40 @@ Transport::WorkPtr NcclTransport::send(const at::Tensor& tensor, int to,
                                        int tag) {
   calls().check_send(tensor, to, tag);
   Tensors tensors{tensor};
-  return checked(*backend_, [&] { return backend_->send(tensors, to, tag); });
+  return checked(*backend_, c10d::OpType::SEND,
+                 [&] { return backend_->send(tensors, to, tag); });
 }
 
 Transport::WorkPtr NcclTransport::recv(const at::Tensor& tensor, int from,
                                        int tag) {
   calls().check_recv(tensor, from, tag);
   Tensors tensors{tensor};
-  return checked(*backend_, [&] { return backend_->recv(tensors, from, tag); });
+  return checked(*backend_, c10d::OpType::RECV,
+                 [&] { return backend_->recv(tensors, from, tag); });
 }
 
 Transport::WorkPtr NcclTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
   Tensors tensors{tensor};
-  return checked(*backend_,
+  return checked(*backend_, c10d::OpType::RECVANYSOURCE,
                  [&] { return backend_->recvAnysource(tensors, tag); });
+}
+
+void throw_nccl_error(const c10::DistBackendError& error,
+                      const std::string& what, ErrorCode code) {
+  const std::string text = error.what_without_backtrace();
+  const bool is_shared =
+      text.find("Duplicate GPU detected") != std::string::npos;
+  throw CommError(
+      {.code = code,
+       .what = what,
+       .expected = is_shared ? "a GPU for each rank" : "",
+       .got = last_line(text),
+       .fix = is_shared
+                  ? "use as many GPUs as ranks, or the backend shm, which "
+                    "copies through the host"
+                  : "run it with NCCL_DEBUG=WARN, which prints the "
+                    "cause"});
 }
 
 void NcclTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {

@@ -2,8 +2,10 @@
 
 #include <string>
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "lockstep/base/error_code.h"
 #include "lockstep/comm/transport/transport.h"
 
 namespace lockstep {
@@ -37,7 +39,14 @@ class NcclTransport : public Transport {
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
-/// Makes c10d's ProcessGroupNCCL. Throws CommError in a build without CUDA.
+/// Throws an error of NCCL as a CommError with `code`. `what` says what failed,
+/// such as "ALLREDUCE failed".
+[[noreturn]] void throw_nccl_error(
+    const c10::DistBackendError& error, const std::string& what,
+    ErrorCode code = ErrorCode::kCollectiveFailed);
+
+/// Makes c10d's ProcessGroupNCCL. Throws CommError if that fails, or in a build
+/// without CUDA.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout);

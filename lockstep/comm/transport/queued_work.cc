@@ -53,7 +53,7 @@ bool QueuedWork::wait(std::chrono::milliseconds timeout) {
          .what = fmt::format("rank {} timed out in a wait for {}", rank_,
                              c10d::opTypeToString(opType_)),
          .expected = fmt::format("its end within {} ms", timeout.count()),
-         .fix = "wait again: the call itself goes on"});
+         .fix = "wait again: the call itself continues"});
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;

@@ -147,17 +147,17 @@ std::string LinkFinding::text() const {
       copy.method == CopyMethod::kCopyEngine ? "" : " by a kernel's loads");
   switch (kind) {
     case Kind::kTimeout:
-      return subject + " did not end";
+      return subject + " did not finish";
     case Kind::kNotWritten:
       return fmt::format(
-          "{} did not arrive ({} from byte {} on {} before)", subject,
+          "{} did not arrive ({} from offset {} on {} before)", subject,
           counted(wrong_bytes, "byte"), first_byte,
           wrong_bytes == 1 ? "is as it was" : "are as they were");
     case Kind::kChanged:
       return fmt::format(
-          "{} arrived changed ({}, the first of them byte {})", subject,
-          wrong_bytes == 1 ? "1 byte is another"
-                           : fmt::format("{} bytes are others", wrong_bytes),
+          "{} arrived changed ({}, the first at offset {})", subject,
+          wrong_bytes == 1 ? "1 byte differs"
+                           : fmt::format("{} bytes differ", wrong_bytes),
           first_byte);
   }
   return subject;

@@ -74,9 +74,8 @@ void guard_links(std::span<const Device> devices, BadLinks bad_links) {
         {.code = ErrorCode::kBadLink,
          .what = "copies between devices arrive changed:\n  " +
                  describe_bad_links(findings) + "\n ",
-         .fix =
-             "fix the link, leave a device out, or copy through the memory of "
-             "the host: --bad-links stage, BadLinks::kStage"});
+         .fix = "fix the link, leave a device out, or copy through host "
+                "memory: --bad-links stage, BadLinks::kStage"});
   }
   std::set<Link> bad;
   for (const LinkFinding& finding : findings) bad.insert(finding.copy.link);
@@ -85,11 +84,12 @@ void guard_links(std::span<const Device> devices, BadLinks bad_links) {
                   bad.contains(link) ? CopyPath::kStaged : CopyPath::kDirect);
   }
   if (findings.empty()) return;
-  log_warning("links",
-              fmt::format("copies between devices arrive changed; these go "
-                          "through memory of the host from now on, which is "
-                          "slower and right:\n  {}",
-                          describe_bad_links(findings)));
+  log_warning(
+      "links",
+      fmt::format(
+          "copies between devices arrive changed; copies over these links now "
+          "go through host memory, which is slower but correct:\n  {}",
+          describe_bad_links(findings)));
 }
 
 }  // namespace lockstep

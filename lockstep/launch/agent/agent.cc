@@ -62,7 +62,7 @@ std::string why_it_failed(const Failure& failure) {
 
 std::string who_starts(int workers, int waiting) {
   const int lost = workers - waiting;
-  if (waiting == 0) return "all start again";
+  if (waiting == 0) return "all workers start again";
   if (lost == 0) {
     return fmt::format("{} {} for the others", waiting,
                        waiting == 1 ? "waits" : "wait");
@@ -511,17 +511,17 @@ int Agent::conclude(const std::vector<Failure>& failures) {
   }
   const Failure* root = root_cause(failures);
   if (code == kExitPreempted) {
-    err_.add("[launch] the job was preempted, and can go on: " +
+    err_.add("[launch] the job was preempted, and can continue: " +
              state_.notice.why + "\n");
   } else {
     const bool has_cause = root != nullptr && root->is_cause;
     if (state_.reason == EndReason::kSignal ||
         (state_.is_ending() && !has_cause)) {
-      err_.add(fmt::format("[launch] the job was ended: {}{}\n",
-                           state_.notice.why,
-                           was_preempted(failures)
-                               ? "; the workers saved what they need to go on"
-                               : ""));
+      err_.add(
+          fmt::format("[launch] the job was ended: {}{}\n", state_.notice.why,
+                      was_preempted(failures)
+                          ? "; the workers saved what they need to continue"
+                          : ""));
     }
     if (has_cause) {
       pass_on_root_cause(*root);

@@ -73,7 +73,7 @@ bool FaultLog::is_stuck() const {
 
 std::string FaultLog::why_stuck() const {
   return fmt::format(
-      "[launch] no other restart: it failed {} times in a row after step {}, "
+      "[launch] no further restart: it failed {} times in a row after step {}, "
       "so the cause is in the program or its data\n",
       kSameStep, faults_.back().steps.value_or(0));
 }

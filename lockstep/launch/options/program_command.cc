@@ -54,12 +54,14 @@ std::string python() {
 }
 
 [[noreturn]] void not_allowed(const std::string& path) {
-  throw LaunchError({.code = ErrorCode::kProcessStart,
-                     .what = "can't start the program '" + path + "'",
-                     .expected = "an executable file",
-                     .got = "one without permission to run",
-                     .fix = "chmod +x it; a script is run by its interpreter: "
-                            "`bash script.sh`"});
+  throw LaunchError(
+      {.code = ErrorCode::kProcessStart,
+       .what = "can't start the program '" + path + "'",
+       .expected = "an executable file",
+       .got = "a file without permission to execute",
+       .fix = "run `chmod +x " + path +
+              "`, or run a script with its interpreter, such as `bash " + path +
+              "`"});
 }
 
 }  // namespace
@@ -67,11 +69,11 @@ std::string python() {
 std::vector<std::string> program_command(std::vector<std::string> words,
                                          ProgramKind kind) {
   if (words.empty()) {
-    throw InvalidArgument(
-        "launch", {.code = ErrorCode::kProcessStart,
-                   .what = "no program to run",
-                   .fix = "name it last: lockstep run --nproc-per-node 2 -- "
-                          "./program its arguments"});
+    throw InvalidArgument("launch",
+                          {.code = ErrorCode::kProcessStart,
+                           .what = "no program to run",
+                           .fix = "put it after the options: lockstep run "
+                                  "--nproc-per-node 2 -- ./program ARGUMENTS"});
   }
   const bool is_script =
       kind == ProgramKind::kByName && words.front().ends_with(".py");

@@ -269,7 +269,7 @@ void form_group(JobStore& store, const RunOptions& options,
     }
     check_refused(store, options);
     deadline.pause_or_throw(
-        too_few(options, "too few nodes came", text_of(participants.nodes)));
+        too_few(options, "too few nodes joined", text_of(participants.nodes)));
   }
   participants.nodes = assign_node_ranks(std::move(participants.nodes));
   json entries = json::array();
@@ -285,9 +285,9 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
     if (group && group->node_rank >= 0) return *group;
     if (group) {
       throw LaunchError({.code = ErrorCode::kRendezvousFailed,
-                         .what = "the job went on without this node",
+                         .what = "the job continued without this node",
                          .got = "node 0 heard nothing from it in time",
-                         .fix = "start its agent again: it may come back"});
+                         .fix = "start its agent again to let it rejoin"});
     }
     deadline.pause_or_throw(
         too_few(options, "node 0 formed no group of nodes", "none"));
@@ -312,7 +312,7 @@ int wait_for_group(JobStore& store, const RunOptions& options, const Node& self,
     }
     check_refused(store, options);
     deadline.pause_or_throw(
-        too_few(options, "this node was not taken into the job",
+        too_few(options, "this node was not admitted to the job",
                 fmt::format("only {}, which arrived as number {}", self.text(),
                             self.member + 1)));
   }

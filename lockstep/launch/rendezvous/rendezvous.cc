@@ -43,7 +43,7 @@ bool is_master_port_for_workers(const RunOptions& options) {
        .expected = "a free port for the job's store",
        .got = "another program that listens there",
        .fix = options.nodes == 1
-                  ? "leave --master-port out: a free one is taken"
+                  ? "leave out --master-port to use a free one"
                   : "choose another --master-port on all nodes, and give only "
                     "one of them --node-rank 0"});
 }
@@ -186,7 +186,7 @@ class Joiner {
       } catch (const store::Unreachable& error) {
         deadline_.pause_or_throw(
             {.code = ErrorCode::kStoreUnreachable,
-             .what = "nobody listens at " + endpoint_.text(),
+             .what = "nothing listens at " + endpoint_.text(),
              .expected = "node 0's agent at this address",
              .got = text_of(error),
              .fix = "start it, or check --master-addr, --master-port and "
@@ -199,7 +199,7 @@ class Joiner {
              .expected = fmt::format("run id '{}', ours on {}", options_.run_id,
                                      self_.text()),
              .got = text_of(error),
-             .fix = "give both --rdzv-id alike, or another port"});
+             .fix = "give both the same --rdzv-id, or use another port"});
       }
     }
   }

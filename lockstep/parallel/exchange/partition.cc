@@ -10,15 +10,13 @@ namespace lockstep {
 
 using torch::Tensor;
 
-Partition::Partition(const ProcessGroup& world, std::vector<Tensor> parameters)
-    : world_(world), tree_sum_(tree_sum_of(world)) {
-  const int64_t ranks = world.size();
+std::vector<ParameterCut> cut_parameters(const std::vector<Tensor>& parameters,
+                                         int ranks) {
+  std::vector<ParameterCut> cuts;
   // Bytes of the rests that each rank owns so far.
   std::vector<int64_t> rest_bytes(static_cast<size_t>(ranks));
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const Tensor& parameter = parameters[p];
-    element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
-    Cut cut{.is_cut = is_large(parameter)};
+  for (const Tensor& parameter : parameters) {
+    ParameterCut cut{.is_cut = is_large(parameter)};
     // On a GPU, a whole parameter is one block of the update.
     const int64_t blocks =
         parameter.is_cpu() ? parameter.numel() / optim::kBlockElements / ranks
@@ -28,14 +26,25 @@ Partition::Partition(const ProcessGroup& world, std::vector<Tensor> parameters)
     if (cut.is_cut) {
       const auto least = std::min_element(rest_bytes.begin(), rest_bytes.end());
       cut.root = static_cast<int>(least - rest_bytes.begin());
-      *least += cut.rest * element_bytes_[p];
+      *least += cut.rest * static_cast<int64_t>(parameter.element_size());
     }
-    cuts_.push_back(cut);
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+Partition::Partition(const ProcessGroup& world,
+                     const std::vector<Tensor>& parameters)
+    : world_(world),
+      tree_sum_(tree_sum_of(world)),
+      cuts_(cut_parameters(parameters, world.size())) {
+  for (const Tensor& parameter : parameters) {
+    element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
   }
 }
 
 bool Partition::owns(size_t p, int64_t offset) const {
-  const Cut& cut = cuts_[p];
+  const ParameterCut& cut = cuts_[p];
   if (!cut.is_cut) return true;
   const int64_t in_pieces = cut.piece * world_.size();
   if (offset >= in_pieces) return cut.root == world_.rank();
@@ -43,7 +52,7 @@ bool Partition::owns(size_t p, int64_t offset) const {
 }
 
 std::vector<ByteRange> Partition::own_bytes(size_t p) const {
-  const Cut& cut = cuts_[p];
+  const ParameterCut& cut = cuts_[p];
   const int64_t size = element_bytes_[p];
   const int64_t in_pieces = cut.piece * world_.size();
   if (!cut.is_cut) return {{.begin = 0, .end = (in_pieces + cut.rest) * size}};
@@ -64,7 +73,7 @@ Tensor Partition::zeros(size_t p, const Tensor& parameter) const {
                        static_cast<int64_t>(p));
 }
 
-std::vector<Tensor> Partition::pieces_of(const Cut& cut,
+std::vector<Tensor> Partition::pieces_of(const ParameterCut& cut,
                                          const Tensor& elements) const {
   std::vector<Tensor> pieces;
   for (int rank = 0; rank < world_.size(); ++rank) {
@@ -73,13 +82,14 @@ std::vector<Tensor> Partition::pieces_of(const Cut& cut,
   return pieces;
 }
 
-Tensor Partition::rest_of(const Cut& cut, const Tensor& elements) const {
+Tensor Partition::rest_of(const ParameterCut& cut,
+                          const Tensor& elements) const {
   return elements.narrow(0, cut.piece * world_.size(), cut.rest);
 }
 
 void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
   const torch::NoGradGuard no_grad;
-  const Cut& cut = cuts_[p];
+  const ParameterCut& cut = cuts_[p];
   if (cut.piece > 0) {
     const std::vector<Tensor> pieces = pieces_of(cut, elements);
     const Tensor own = pieces[static_cast<size_t>(world_.rank())];
@@ -92,7 +102,7 @@ void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
 
 void Partition::all_gather(size_t p, const Tensor& elements) const {
   const torch::NoGradGuard no_grad;
-  const Cut& cut = cuts_[p];
+  const ParameterCut& cut = cuts_[p];
   if (cut.piece > 0) {
     std::vector<Tensor> pieces = pieces_of(cut, elements);
     const Tensor own = pieces[static_cast<size_t>(world_.rank())];

@@ -50,11 +50,11 @@ std::string paragraph(const std::string& text, int width) {
 }  // namespace
 
 std::string header_text(Collective collective, int ranks, int width) {
-  const std::string head = paragraph(
-      fmt::format("{} of {}; time: median of the slowest rank; GB/s of 10^9 "
-                  "bytes",
-                  name_of(collective), counted(ranks, "rank")),
-      width);
+  const std::string head =
+      paragraph(fmt::format("{} of {}; time: median of the slowest rank; GB/s: "
+                            "10^9 bytes per second",
+                            name_of(collective), counted(ranks, "rank")),
+                width);
   if (width < kWholeTable) return head + "\n";
   return head + "\n" +
          fmt::format("{:<12}{:>10}{:>10} {:<8}{:>10}{:>7}{:>7}{:>6}{:>8}\n", "",
@@ -86,18 +86,18 @@ std::string summary_text(const CollectiveReport& report, int width) {
   const CollectiveSize& size = report.sizes.back();
   std::string text =
       "\n" +
-      paragraph(fmt::format("Memory ceiling at {}, of {}: to copy as much at "
-                            "once takes {:.1f} us, to change it where it is "
-                            "{:.1f} us: {:.2f} GB/s.",
-                            format_bytes(static_cast<double>(size.bytes)),
-                            counted(report.ranks, "process", "processes"),
-                            size.copy_s * 1e6, size.update_s * 1e6,
-                            ceiling_gb_s(report, size)),
-                width);
+      paragraph(
+          fmt::format(
+              "Memory ceiling at {}, with {}: a copy of this size takes {:.1f} "
+              "us, an update in place {:.1f} us: {:.2f} GB/s.",
+              format_bytes(static_cast<double>(size.bytes)),
+              counted(report.ranks, "process", "processes"), size.copy_s * 1e6,
+              size.update_s * 1e6, ceiling_gb_s(report, size)),
+          width);
   if (const auto share = share_of_ceiling(report, size)) {
     text += paragraph(
-        fmt::format("The resident all-reduce must move as much ({} and {} "
-                    "of each element) and reaches {:.2f} GB/s: {:.0f} %.",
+        fmt::format("The resident all-reduce moves as much ({} and {} of each "
+                    "element) and reaches {:.2f} GB/s: {:.0f} %.",
                     counted(report.ranks, "read"),
                     counted(report.ranks, "write"),
                     *share * ceiling_gb_s(report, size), *share * 100),

@@ -64,7 +64,7 @@ Finding cuda(const HostFacts& facts) {
         "build; make build)");
   } else if (has_driver) {
     finding.warn(
-        "no GPU can be used: look at nvidia-smi and CUDA_VISIBLE_DEVICES, and "
+        "no GPU can be used: check nvidia-smi, CUDA_VISIBLE_DEVICES, and "
         "whether the driver is new enough for this LibTorch");
   } else {
     finding.found += "; CPU slices stand in for GPUs";
@@ -80,15 +80,16 @@ Finding cores(const HostFacts& facts) {
       std::isfinite(facts.cpu_quota) ? fmt::format("{:.1f}", facts.cpu_quota)
                                      : "none");
   if (facts.cores_allowed < 1) {
-    finding.fail("this process may use no core: look at taskset and cpusets");
+    finding.fail(
+        "this process may not use any core: check taskset and cpusets");
   } else if (facts.cpu_quota < 1) {
     finding.warn(
         "the container's CPU quota is under one core: raise it (docker run "
         "--cpus)");
   } else if (facts.cores_allowed == 1 && facts.gpus.empty()) {
     finding.warn(
-        "one core makes one CPU slice, so nothing runs in parallel: allow "
-        "more (docker run --cpus, taskset)");
+        "with one core there is one CPU slice, so nothing runs in parallel: "
+        "allow more (docker run --cpus, taskset)");
   }
   return finding;
 }
@@ -111,8 +112,8 @@ Finding memory(const HostFacts& facts) {
         "the container's limit (docker run --memory)");
   } else if (usable < 2 * kGiB) {
     finding.warn(
-        "enough for small models only: ResNet-18 with a batch of 64 "
-        "wants 2 GiB");
+        "enough for small models only: ResNet-18 with a batch of 64 needs 2 "
+        "GiB");
   }
   return finding;
 }
@@ -124,7 +125,7 @@ Finding huge_pages(const HostFacts& facts) {
                                : facts.transparent_huge_pages};
   if (facts.transparent_huge_pages == "never") {
     finding.warn(
-        "large tensors are slower without: as root, echo madvise > "
+        "large tensors are slower without them: as root, run: echo madvise > "
         "/sys/kernel/mm/transparent_hugepage/enabled");
   }
   return finding;
@@ -134,7 +135,7 @@ Finding open_files(const HostFacts& facts) {
   Finding finding{.topic = "open files"};
   finding.found = facts.open_files == HostFacts::kNoLimit
                       ? "unlimited"
-                      : fmt::format("{} at once", facts.open_files);
+                      : fmt::format("at most {}", facts.open_files);
   if (facts.open_files < 64) {
     finding.fail(
         "ulimit -n 4096: loading data and writing checkpoints needs more");
@@ -183,9 +184,10 @@ Finding variable(const std::string& name, const std::string& value) {
 const std::vector<std::pair<std::string, std::string>>& disturbing_variables() {
   static const std::vector<std::pair<std::string, std::string>> kVariables = {
       {"OMP_NUM_THREADS",
-       "unset it: each slice has its own number of threads, and work outside "
+       "unset it: each slice sets its own number of threads, and work outside "
        "of slices would be slower"},
-      {"MKL_NUM_THREADS", "unset it: it overrides a slice's own number"},
+      {"MKL_NUM_THREADS",
+       "unset it: it overrides the number of threads of a slice"},
       {"OMP_PROC_BIND", "unset it: it fights the pinning of slices to cores"},
       {"OMP_PLACES", "unset it: it fights the pinning of slices to cores"},
       {"GOMP_CPU_AFFINITY",
@@ -198,9 +200,9 @@ const std::vector<std::pair<std::string, std::string>>& disturbing_variables() {
       {"CUDA_LAUNCH_BLOCKING",
        "unset it unless you debug: GPUs wait for each kernel"},
       {"CUBLAS_WORKSPACE_CONFIG",
-       "fine for reproducible runs; it may cost speed"},
+       "fine for reproducible runs, but GPUs may be slower"},
       {"LD_PRELOAD",
-       "another allocator or OpenMP in there changes what is measured"},
+       "another allocator or OpenMP in it changes what is measured"},
   };
   return kVariables;
 }

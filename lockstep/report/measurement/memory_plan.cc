@@ -12,6 +12,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
+#include "lockstep/parallel/exchange/partition.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep::report {
@@ -35,6 +36,7 @@ struct ShardMemory {
 class ShardProbe {
  public:
   explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
+    const bool is_for_cpu = run_.train.devices().front().is_cpu();
     run_.train.strategy(Strategy::kSingle);
     run_.train.zero(ZeroStage::kNone);
     run_.world = ProcessGroup();
@@ -52,6 +54,8 @@ class ShardProbe {
       parameter_bytes_ += bytes;
       largest_bytes_ = std::max(largest_bytes_, bytes);
       if (!is_large(parameter)) small_bytes_ += bytes;
+      planned_.push_back(is_for_cpu ? torch::Tensor(parameter)
+                                    : parameter.detach().to(torch::kMeta));
     }
     optimizer_ = task_->make_optimizer([](const torch::Tensor& like) {
       return torch::zeros_like(like.detach());
@@ -66,6 +70,9 @@ class ShardProbe {
   /// does not split.
   int64_t small_bytes() const { return small_bytes_; }
   int64_t largest_bytes() const { return largest_bytes_; }
+  /// Returns tensors like the parameters, for cut_parameters(). They are on the
+  /// CPU if the planned devices are.
+  const std::vector<torch::Tensor>& planned() const { return planned_; }
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
 
   ShardMemory measure(int64_t samples) {
@@ -102,6 +109,7 @@ class ShardProbe {
   std::unique_ptr<train::RunOptimizer> optimizer_;
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;
+  std::vector<torch::Tensor> planned_;
   int64_t small_bytes_ = 0;
   int64_t largest_bytes_ = 0;  // size of the largest parameter
   int64_t optimizer_bytes_ = 0;
@@ -152,14 +160,24 @@ struct Way {
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Returns the part of `bytes` that one rank holds if ZeRO splits the state of
-/// each parameter over `ranks` ranks. The small parameters are not split.
-int64_t cut_bytes(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
-  const double small = static_cast<double>(probe.small_bytes()) /
-                       static_cast<double>(probe.parameter_bytes());
-  return static_cast<int64_t>(
-      static_cast<double>(bytes) *
-      (small + (1 - small) / static_cast<double>(ranks)));
+/// Returns the most of `bytes` that a rank holds if ZeRO splits them over
+/// `ranks` ranks as it splits the parameters.
+int64_t most_of_a_rank(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
+  std::vector<int64_t> owned(static_cast<size_t>(ranks));
+  const auto cuts = cut_parameters(probe.planned(), static_cast<int>(ranks));
+  for (size_t p = 0; p < cuts.size(); ++p) {
+    const torch::Tensor& parameter = probe.planned()[p];
+    const ParameterCut& cut = cuts[p];
+    const auto size = static_cast<int64_t>(parameter.element_size());
+    for (int64_t& of_rank : owned) {
+      of_rank += (cut.is_cut ? cut.piece : parameter.numel()) * size;
+    }
+    owned[static_cast<size_t>(cut.root)] += cut.is_cut ? cut.rest * size : 0;
+  }
+  const int64_t most = *std::max_element(owned.begin(), owned.end());
+  return static_cast<int64_t>(static_cast<double>(bytes) *
+                              static_cast<double>(most) /
+                              static_cast<double>(probe.parameter_bytes()));
 }
 
 /// Returns the memory that a device holds while it computes `shard`.
@@ -179,9 +197,10 @@ DeviceMemory held_by_device(const TrainOptions& options,
   }
   const auto ranks = static_cast<int64_t>(options.devices().size());
   memory.parameters = probe.parameter_bytes();
-  memory.optimizer = options.zero() == ZeroStage::kNone
-                         ? probe.optimizer_bytes()
-                         : cut_bytes(probe.optimizer_bytes(), probe, ranks);
+  memory.optimizer =
+      options.zero() == ZeroStage::kNone
+          ? probe.optimizer_bytes()
+          : most_of_a_rank(probe.optimizer_bytes(), probe, ranks);
   memory.buckets = probe.small_bytes();
   if (options.zero() == ZeroStage::kGradients) {
     // At the beginning of the backward, the activations are in memory. At its
@@ -190,8 +209,9 @@ DeviceMemory held_by_device(const TrainOptions& options,
     const int64_t all = probe.parameter_bytes();
     const int64_t unsent =
         std::min(all, probe.largest_bytes() + OverlappedSum::kMostBytesToSend);
-    memory.activations = std::max(
-        shard.peak - all + cut_bytes(all, probe, ranks) + unsent, shard.kept);
+    memory.activations =
+        std::max(shard.peak - all + most_of_a_rank(all, probe, ranks) + unsent,
+                 shard.kept);
   }
   return memory;
 }

@@ -8,7 +8,8 @@
 
 namespace lockstep::report {
 
-/// Peak memory of a device during a step, in bytes.
+/// Peak memory of a device during a step, in bytes. With ZeRO, of the device
+/// that holds most.
 struct DeviceMemory {
   /// Without the memory that several devices share.
   int64_t parameters = 0;

@@ -38,8 +38,8 @@ std::vector<std::string> open_verdicts(const Comparison& comparison) {
 
 std::string why_more(const std::vector<std::string>& open, int64_t rounds,
                      int64_t more) {
-  std::string text =
-      fmt::format("after {} it is open whether ", counted(rounds, "round"));
+  std::string text = fmt::format("after {} it is not clear whether ",
+                                 counted(rounds, "round"));
   for (size_t i = 0; i < std::min(open.size(), kMostNamed); ++i) {
     text += (i > 0 ? ", " : "") + open[i];
   }

@@ -56,8 +56,8 @@ std::string speedup_sentence(const Comparison& comparison,
                   counted(static_cast<int64_t>(devices), "device"));
   if (!speed.interval) {
     return fmt::format(
-        "{} was {:.2f} times as fast as {}; with one {} of each it is not "
-        "known how much of that is chance.",
+        "{} was {:.2f} times as fast as {}; with only one {} of each, some of "
+        "that may be chance.",
         name, speed.times, base.label(),
         comparison.is_of_files ? "run" : "round");
   }
@@ -85,9 +85,9 @@ std::string proportion_sentence(const ComparedRun& run,
         run.report.devices.size(), run.report.devices.size());
   }
   return fmt::format(
-      "Is that proportional? {} has all the cores of the host as well, so the "
-      "{} slices are no more hardware: what is above 1 is saved by working in "
-      "slices. With {} GPUs against one, proportional would be {}.",
+      "Is that proportional? {} has all the cores of the host, too: the {} "
+      "slices add no hardware, so any speed-up comes from working in slices. "
+      "With {} GPUs against one, proportional would be {}.",
       base.label(), run.report.devices.size(), run.report.devices.size(),
       run.report.devices.size());
 }
@@ -102,17 +102,19 @@ std::optional<std::string> memory_sentence(const ComparedRun& run) {
                        static_cast<double>(least->memory_peak_bytes);
   if (ratio <= kEvenMemory) {
     return fmt::format(
-        "Under {} the devices are equally full (they differ by {:.1f} %).",
+        "With {}, the devices use the same amount of memory (they differ by "
+        "{:.1f} %).",
         run.label(), 100 * (ratio - 1));
   }
   return fmt::format(
-      "Under {} {} is the fullest: {} more than {}, {:.1f} times as much. {}",
+      "With {}, {} uses the most memory: {} more than {}, {:.1f} times as "
+      "much. {}",
       run.label(), most->name,
       bytes_text(most->memory_peak_bytes - least->memory_peak_bytes),
       least->name, ratio,
       run.report.strategy == "dp-classic"
-          ? "It holds the original, the optimizer's state, the gathered "
-            "outputs and the reduced gradients."
+          ? "It holds the original, the optimizer state, the gathered outputs "
+            "and the reduced gradients."
           : "");
 }
 
@@ -176,8 +178,8 @@ std::optional<std::string> busy_sentence(const ComparedRun& run) {
   const double gap = most->busy_fraction - least->busy_fraction;
   if (gap < kNotableGap) return std::nullopt;
   return fmt::format(
-      "Under {} {} works {:.0f} % of the time and {} only {:.0f} %: the latter "
-      "waits.",
+      "With {}, {} computes {:.0f} % of the time and {} only {:.0f} %: the "
+      "latter waits.",
       run.label(), most->name, 100 * most->busy_fraction, least->name,
       100 * least->busy_fraction);
 }
@@ -211,7 +213,7 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
   if (ours == end || ideal == end) return std::nullopt;
   const SpeedRatio speed = speed_over(*ours, *ideal, comparison.confidence);
   const std::string what = fmt::format(
-      "{}, the same processes never synchronised, {}", ideal->label(),
+      "{}, the same processes without synchronization, {}", ideal->label(),
       "which no DDP whose ranks each update every parameter can beat");
   if (!speed.interval || speed.is_clear()) {
     return fmt::format("{} is {}, measured by {}.", ours->label(),
@@ -225,9 +227,9 @@ std::optional<std::string> ideal_sentence(const Comparison& comparison) {
 std::optional<std::string> signs_sentence(const Comparison& comparison) {
   if (!has_speedup_intervals(comparison)) return std::nullopt;
   return fmt::format(
-      "Step times are medians over the steps of all rounds, p10-p90 is what "
-      "four in five steps were within. In brackets is where a speed-up lies "
-      "with 95 % confidence, by its {}; with ~ it may as well be 1.",
+      "Step times are medians over the steps of all rounds; p10-p90 contains "
+      "four of five steps. The 95 % confidence interval of a speed-up, over "
+      "{}, is in brackets; ~ marks one that includes 1.",
       counted(comparison.rounds, "round"));
 }
 

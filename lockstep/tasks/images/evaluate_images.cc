@@ -28,7 +28,7 @@ data::DataSpec data_of(const CheckpointInfo& info) {
       {.code = ErrorCode::kBadOption,
        .what = "the checkpoint does not say what it was trained on",
        .expected = "a checkpoint of `lockstep train`",
-       .got = "one of a program of its own",
+       .got = "one that another program saved",
        .fix = "name the dataset: --data synthetic, or --data cifar10 and "
               "--data-dir"});
 }

@@ -143,7 +143,7 @@ TextSpec text_of(const CheckpointInfo& info) {
       {.code = ErrorCode::kBadOption,
        .what = "the checkpoint does not say what it was trained on",
        .expected = "a checkpoint of `lockstep train --data text`",
-       .got = "one of a program of its own",
+       .got = "one that another program saved",
        .fix = "name the text: --data text --data-file FILE"});
 }
 

@@ -56,7 +56,7 @@ void TextTask::go_on_with(const Settings& model) {
   if (!options_.choice) return;
   CheckpointInfo info;
   info.model = model;
-  options_.saved = find_saved_model(info, "the checkpoint to go on with");
+  options_.saved = find_saved_model(info, "the checkpoint to continue from");
   options_.model = choose_model(*options_.choice, options_.saved);
 }
 

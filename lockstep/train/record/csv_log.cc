@@ -75,7 +75,7 @@ CsvLog::CsvLog(std::string path) : path_(std::move(path)) {
   const std::string text = read_file(path_, kLargestFile);
   if (text.empty() || text.starts_with(kFirstColumns)) return;
   throw IoError({.code = ErrorCode::kFileAccess,
-                 .what = path_ + " is there, and was not written by --csv",
+                 .what = path_ + " exists, and was not written by --csv",
                  .expected = fmt::format("no file, or one that begins with {}",
                                          kFirstColumns),
                  .fix = "choose another path, or remove it"});

@@ -329,8 +329,8 @@ void Run::answer_spike(double loss, double limit) {
       runner_.roll_back(*earlier);
       ++log_.report().rollbacks;
       text += fmt::format(
-          ", and the run went back to the weights of {}, from which it goes on "
-          "with the next batch",
+          ", and the run went back to the weights of {}, and continues with "
+          "the next batch",
           earlier->path);
     } else {
       text += "; there is no checkpoint yet to go back to";
@@ -375,8 +375,8 @@ void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {
                              step_, epoch, cause),
          .expected = "what was sent",
          .got = fmt::format("loss {}", outcome.loss()),
-         .fix = fmt::format("`lockstep check` says more; --bad-links stage "
-                            "goes on through memory of the host; {}",
+         .fix = fmt::format("run `lockstep check` for details, or continue "
+                            "through host memory with --bad-links stage; {}",
                             checkpoints_.last_in_words())});
   }
   throw TrainError(

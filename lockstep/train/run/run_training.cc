@@ -62,9 +62,11 @@ std::optional<CommError> run_once(Task& task, const TrainOptions& options,
 void go_back(TrainOptions& options, const ProcessGroup& world,
              const StateDiverged& why) {
   if (world.rank() != 0) return;
-  log_warning("train", fmt::format("{}; the run goes back to the last state "
-                                   "that all had alike",
-                                   why.why()));
+  log_warning(
+      "train",
+      fmt::format(
+          "{}; the run goes back to the last state that was equal on all ranks",
+          why.why()));
   const bool has_saved = !options.out_dir().empty() &&
                          !list_checkpoints(options.out_dir()).empty();
   if (has_saved) options.checkpoint().resume("auto");

@@ -37,12 +37,12 @@ std::string names_of(const char* what, const std::vector<Number>& numbers) {
 }
 
 constexpr const char* kCause =
-    "a bit changed in its memory, or its processor computes wrong";
+    "a bit changed in its memory, or its processor computes wrong results";
 constexpr int kMostTimes = 2;
 
 [[noreturn]] void end_of_rank(const std::string& what) {
   throw TrainError({.code = ErrorCode::kParametersDiffer,
-                    .what = what + ", and was not wrong for the first time",
+                    .what = what + ", and not for the first time",
                     .fix = "take its host out of the job: its memory or "
                            "processor is faulty"});
 }
@@ -69,21 +69,19 @@ void StateGuard::note_wrong(const std::vector<int>& ranks, int64_t step) {
     if (rank == world_.rank()) is_again = times >= kMostTimes;
   }
   if (!is_again) return;
-  end_of_rank(
-      fmt::format("rank {} had other parameters than the others at "
-                  "step {}",
-                  world_.rank(), step));
+  end_of_rank(fmt::format(
+      "rank {} had different parameters from the other ranks at step {}",
+      world_.rank(), step));
 }
 
 void StateGuard::note_repaired(int64_t step,
                                const std::vector<int64_t>& shards) {
   const std::string what =
-      fmt::format("rank {} computed the gradients of {} wrong at step {}",
+      fmt::format("rank {} computed wrong gradients of {} at step {}",
                   world_.rank(), names_of("shard", shards), step);
-  log_warning("train",
-              fmt::format("{}: two of three computations agree on others, "
-                          "which were used; {}",
-                          what, kCause));
+  log_warning("train", fmt::format("{}: two of three computations agree on "
+                                   "other gradients, which were used; {}",
+                                   what, kCause));
   int& times = history_.times_wrong[static_cast<size_t>(world_.rank())];
   if (++times >= kMostTimes && world_.size() > 1) end_of_rank(what);
 }
@@ -116,11 +114,11 @@ void StateGuard::compare(int64_t step, const std::string& digest) {
   throw StateDiverged(fmt::format(
       "after step {} {}", step,
       wrong.empty()
-          ? std::string("the ranks have different parameters or optimizer's "
-                        "state; which of them is wrong shows when this step "
-                        "is repeated")
-          : fmt::format("{} has other parameters or another optimizer's state "
-                        "than the others: {}",
+          ? std::string(
+                "the ranks have different parameters or optimizer state; this "
+                "step is repeated to find which rank is wrong")
+          : fmt::format("parameters or optimizer state of {} differ from those "
+                        "of the other ranks: {}",
                         names_of("rank", wrong), kCause)));
 }
 

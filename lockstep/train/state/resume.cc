@@ -40,13 +40,13 @@ void check_out_dir(const TrainOptions& options, const std::string& from) {
   };
   if (from.empty()) {
     refuse("checkpoints of an earlier run",
-           "go on with it (--resume auto), choose another --out-dir, or remove "
+           "continue it (--resume auto), choose another --out-dir, or remove "
            "them");
   }
   const fs::path run = fs::path(from).parent_path();
   if (!is_same(run.empty() ? "." : run, options.out_dir())) {
     refuse("checkpoints of another run than " + from,
-           "go on with that run (--resume auto), choose another --out-dir, or "
+           "continue that run (--resume auto), choose another --out-dir, or "
            "remove them");
   }
   // A checkpoint was named that is not the newest.
@@ -76,9 +76,9 @@ void check_kind(const Task& task, const Resume& resume) {
   if (!resume.info.run) {
     throw CheckpointError(
         {.code = ErrorCode::kCheckpointDamaged,
-         .what = resume.path + " does not say where its run was",
+         .what = resume.path + " does not say at which step its run was",
          .expected = "a checkpoint of `lockstep train`",
-         .got = "one of a program of its own",
+         .got = "one that another program saved",
          .fix = "start from its weights: --init-from " + resume.path});
   }
   const std::string expected = task.model().at("name");
@@ -87,7 +87,7 @@ void check_kind(const Task& task, const Resume& resume) {
       name != resume.info.model.end() ? name->second : "a model without a name";
   if (found == expected) return;
   throw CheckpointError({.code = ErrorCode::kResumeConflict,
-                         .what = resume.path + " is of another model",
+                         .what = resume.path + " has another model",
                          .expected = expected,
                          .got = found,
                          .fix = "give --model " + found});
@@ -172,9 +172,8 @@ Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
   if (saved >= ranks) return settings;
   if (world.rank() == 0) {
     log_warning("train",
-                fmt::format("{} became {}: the run goes on, but not to the "
-                            "same bits; give --shards as many as there may be "
-                            "ranks",
+                fmt::format("{} became {}: the run continues, but with other "
+                            "bits; set --shards to the largest number of ranks",
                             counted(saved, "shard"), ranks));
   }
   settings.erase("shards");
@@ -194,7 +193,7 @@ void check_position(const TrainOptions& options, const Plan& plan,
   };
   if (at.step != resume.info.step || at.epoch != at.step / batches ||
       at.batch != at.step % batches) {
-    refuse("a place among " + counted(batches, "batch", "batches"),
+    refuse("a position among " + counted(batches, "batch", "batches"),
            fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
                        at.batch));
   }
@@ -267,19 +266,18 @@ void check_settings(const TrainOptions& options, const Plan& plan,
   if (!changes.empty() && !options.checkpoint().allow_changes()) {
     throw CheckpointError(
         {.code = ErrorCode::kResumeConflict,
-         .what = fmt::format("the run would not go on as it was: {}",
+         .what = fmt::format("the run would not continue as it was: {}",
                              fmt::join(changes, "; ")),
          .fix = "give the options it was started with, or --allow-changes to "
-                "go on with others"});
+                "continue with others"});
   }
   for (const auto& [name, text] : differences(saved.versions, versions)) {
     notes.push_back(text);
   }
   notes.insert(notes.end(), changes.begin(), changes.end());
   if (notes.empty() || plan.rank != 0) return;
-  log_warning("train",
-              fmt::format("the run goes on, but not to the same bits: {}",
-                          fmt::join(notes, "; ")));
+  log_warning("train", fmt::format("the run continues, but with other bits: {}",
+                                   fmt::join(notes, "; ")));
 }
 
 }  // namespace lockstep::train

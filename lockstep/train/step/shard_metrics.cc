@@ -16,7 +16,7 @@ namespace {
 double number_of(const torch::Tensor& number, const std::string& what) {
   if (number.defined() && number.numel() == 1) return number.item<double>();
   throw TrainError({.code = ErrorCode::kBadLoss,
-                    .what = what + " is no number",
+                    .what = what + " is not a number",
                     .expected = "a scalar tensor",
                     .got = number.defined()
                                ? "shape " + c10::str(number.sizes())

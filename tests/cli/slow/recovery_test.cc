@@ -97,7 +97,7 @@ TEST(RecoveryOf, AllRanksAtOnceGoesOnFromMemory) {
   for (const int rank : {0, 1}) ::kill(worker(program, rank), SIGKILL);
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_PRED2(contains, program.out(), "resumed from memory: step ");
-  EXPECT_PRED2(contains, program.err(), "all start again");
+  EXPECT_PRED2(contains, program.err(), "all workers start again");
   EXPECT_EQ(digest_in(program.out()), quiet_digest());
 }
 
@@ -160,7 +160,8 @@ TEST(RecoveryOf, WhatFailsAtTheSameStepEachTimeEnds) {
   const Ended ended =
       run_lockstep(training({}, {"--lr", "1e30", "--schedule", "constant"}));
   EXPECT_EQ(ended.code, kExitTrainingFailed);
-  EXPECT_PRED2(contains, ended.err, "no other restart: it failed 3 times in a");
+  EXPECT_PRED2(contains, ended.err,
+               "no further restart: it failed 3 times in a");
   expect_problem(ended.err, ErrorCode::kNotFinite, {});
 }
 

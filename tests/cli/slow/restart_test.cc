@@ -42,7 +42,8 @@ TEST(Restart, StartsAllAgainUntilTheyEndWell) {
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_PRED2(contains, ended.out, "[rank 0] done 2\n");
   EXPECT_PRED2(contains, ended.out, "[rank 1] done 2\n");
-  EXPECT_PRED2(contains, ended.err, "exit code 3; all start again (restart 1");
+  EXPECT_PRED2(contains, ended.err,
+               "exit code 3; all workers start again (restart 1");
   EXPECT_PRED2(contains, ended.err, "[launch] 2 failures survived\n");
   EXPECT_EQ(count_of(ended.err, "all ran again"), 2) << ended.err;
   const auto run = *std::filesystem::directory_iterator(folder.path("logs"));
@@ -167,7 +168,8 @@ TEST(Preemption, EndsWithItsOwnCodeAndGoesOn) {
       ::kill(last_worker_of(program), -signal);
     }
     EXPECT_EQ(program.wait(), 75) << program.err();
-    EXPECT_PRED2(contains, program.err(), "the job was preempted, and can go");
+    EXPECT_PRED2(contains, program.err(),
+                 "the job was preempted, and can continue");
     EXPECT_FALSE(contains(program.err(), "start again")) << program.err();
   }
   const Ended last = run_lockstep(training(folder.path("run")));

@@ -123,6 +123,7 @@ TEST_P(DdpFailure, AHookMayNotReplaceTheBuffer) {
     loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
   });
   EXPECT_PRED2(contains, failure, "[misuse]");
+  EXPECT_PRED2(contains, failure, "bucket.buffer");
 }
 
 TEST_P(DdpFailure, OtherLayoutsAreRefused) {

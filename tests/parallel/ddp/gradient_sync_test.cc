@@ -218,6 +218,29 @@ TEST(OverlappedSum, FindsAGradientThatComesAgainAfterItWasSent) {
   });
 }
 
+TEST(Partition, CutsAParameterIntoPiecesOnTheCpuOnly) {
+  // A small one, and large ones of 9 and of 5 blocks.
+  const std::vector<int64_t> sizes{4, 9 * 16 * 1024, 5 * 16 * 1024};
+  std::vector<Tensor> on_host, elsewhere;
+  for (const int64_t size : sizes) {
+    on_host.push_back(torch::empty({size}));
+    elsewhere.push_back(torch::empty({size}, torch::kMeta));
+  }
+  const auto cuts = cut_parameters(on_host, 2);
+  EXPECT_FALSE(cuts[0].is_cut);
+  EXPECT_EQ(cuts[1].piece, 4 * 16 * 1024);
+  EXPECT_EQ(cuts[1].rest, 16 * 1024);
+  EXPECT_EQ(cuts[2].piece, 2 * 16 * 1024);
+  EXPECT_EQ(cuts[2].root, 1);
+  const auto whole = cut_parameters(elsewhere, 2);
+  EXPECT_FALSE(whole[0].is_cut);
+  EXPECT_EQ(whole[1].piece, 0);
+  EXPECT_EQ(whole[1].rest, sizes[1]);
+  EXPECT_EQ(whole[1].root, 0);
+  EXPECT_EQ(whole[2].rest, sizes[2]);
+  EXPECT_EQ(whole[2].root, 1);
+}
+
 TEST(StepReport, IsReadAsItWasWritten) {
   const StepReport::Shape shape{.shards = 3, .partials = 2, .parameters = 4};
   std::vector<std::byte> memory(StepReport::bytes(shape));

@@ -230,6 +230,7 @@ TEST_P(DdpGraph, AModuleThatWasCastAfterwardsIsAnError) {
     model(inputs(0, 1).to(torch::kDouble)).sum().backward();
   });
   EXPECT_PRED2(contains, failure, "[module-changed]");
+  EXPECT_PRED2(contains, failure, "'first.weight' was moved or cast");
 }
 
 TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
@@ -242,6 +243,7 @@ TEST_P(DdpGraph, WhatWasFrozenAtTheWrapAndTrainsLaterIsAnError) {
     model(inputs(0, 1)).sum().backward();
   });
   EXPECT_PRED2(contains, failure, "[module-changed]");
+  EXPECT_PRED2(contains, failure, "'first.weight' was frozen");
 }
 
 TEST_P(DdpGraph, FrozenModelsPassGradientsToTheirInputs) {
@@ -335,6 +337,7 @@ TEST_P(DdpGraph, SecondDerivativesAcrossRanksAreRefused) {
                   /*create_graph=*/true);
   });
   EXPECT_PRED2(contains, failure, "[unsupported-graph]");
+  EXPECT_PRED2(contains, failure, "create_graph=true");
 }
 
 }  // namespace

@@ -242,6 +242,7 @@ TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
     model(inputs(0, 1)).sum().backward();
   });
   EXPECT_PRED2(contains, failure, "[misuse]");
+  EXPECT_PRED2(contains, failure, "added under no_sync()");
   EXPECT_PRED2(contains, failure, "'first.weight'");
 }
 

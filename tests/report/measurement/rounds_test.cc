@@ -61,9 +61,10 @@ TEST(Rounds, GoOnToTheMostWhereThereIsNoneAndSaySo) {
   EXPECT_EQ(comparison.rounds, 10);
   EXPECT_EQ(comparison.runs[0].round_medians_s.size(), 10u);
   ASSERT_EQ(told.size(), 3u);  // after 3, 5 and 8
-  EXPECT_EQ(told[0].find("after 3 rounds it is open whether dp or single is "
-                         "faster ("),
-            0u)
+  EXPECT_EQ(
+      told[0].find("after 3 rounds it is not clear whether dp or single is "
+                   "faster ("),
+      0u)
       << told[0];
   EXPECT_NE(told[0].find("2 more rounds"), std::string::npos) << told[0];
   EXPECT_NE(told[2].find("after 8 rounds"), std::string::npos) << told[2];

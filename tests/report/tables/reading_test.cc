@@ -12,11 +12,14 @@ namespace {
 
 TEST(Reading, SaysWhichDeviceIsFullerAndByHowMuch) {
   const std::string text = joined(reading(canned_comparison()));
-  EXPECT_TRUE(contains(text,
-                       "Under dp-classic cpu:0 is the fullest: 80.0 MiB more "
-                       "than cpu:1, 3.0 times as much."))
+  EXPECT_TRUE(
+      contains(text,
+               "With dp-classic, cpu:0 uses the most memory: 80.0 MiB more "
+               "than cpu:1, 3.0 times as much."))
       << text;
-  EXPECT_TRUE(contains(text, "Under dp the devices are equally full")) << text;
+  EXPECT_TRUE(
+      contains(text, "With dp, the devices use the same amount of memory"))
+      << text;
 }
 
 TEST(Reading, SaysWhereTheBottleneckIs) {
@@ -26,7 +29,8 @@ TEST(Reading, SaysWhereTheBottleneckIs) {
                        "backward, and 50 % on the rest (replicate 25 %, reduce "
                        "20 %, update 5 %)."))
       << text;
-  EXPECT_TRUE(contains(text, "cpu:0 works 90 % of the time and cpu:1 only 50"))
+  EXPECT_TRUE(
+      contains(text, "cpu:0 computes 90 % of the time and cpu:1 only 50"))
       << text;
 }
 
@@ -37,7 +41,7 @@ TEST(Reading, CallsASpeedupWhatItIs) {
       << text;
   EXPECT_TRUE(contains(text, "dp-classic on 2 devices is slower than single"))
       << text;
-  EXPECT_TRUE(contains(text, "has all the cores of the host as well")) << text;
+  EXPECT_TRUE(contains(text, "has all the cores of the host, too")) << text;
 }
 
 // Returns a comparison in which dp is faster in two rounds and slower in one.
@@ -67,7 +71,7 @@ TEST(Reading, CallsNothingFasterAfterOneRound) {
   const std::string text = joined(reading(comparison));
   EXPECT_TRUE(contains(text,
                        "dp on 2 devices was 1.50 times as fast as single; "
-                       "with one round of each it is not known"))
+                       "with only one round of each, some of that"))
       << text;
   EXPECT_FALSE(contains(text, "faster")) << text;
   EXPECT_EQ(set_up_section(comparison).rows[1][2], "1.50x");
