@@ -19,6 +19,7 @@
 #include "lockstep/device/block_cache.h"
 #include "lockstep/device/tensor_device.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep {
 namespace {

@@ -12,9 +12,8 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text) {
   app.add_option(
          "--devices", flags.devices,
-         "auto (the default), all (every GPU; without one, a slice for each "
-         "core), a count (2, 2xcpu, 2xcuda), cpu, cuda, or a list "
-         "(cuda:0,cuda:1)")
+         "auto or all (every GPU; without one, a slice for each core), a count "
+         "(2, 2xcpu, 2xcuda), cpu, cuda, or a list (cuda:0,cuda:1)")
       ->type_name("LIST")
       ->default_str(default_text)
       ->group("Devices");
@@ -29,10 +28,9 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
 
 std::vector<Device> to_devices(const DeviceFlags& flags,
                                const std::string& fallback) {
-  const bool is_open = flags.devices.empty() || flags.devices == "auto";
   try {
     return devices(
-        is_open ? fallback : flags.devices,
+        flags.devices.empty() ? fallback : flags.devices,
         flags.allow_duplicates ? Duplicates::kAllow : Duplicates::kRefuse,
         flags.oversubscribes ? Oversubscription::kAllow
                              : Oversubscription::kRefuse);

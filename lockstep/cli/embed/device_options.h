@@ -19,7 +19,7 @@ struct DeviceFlags {
 /// means.
 void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text);
-/// Parses the devices. `fallback` is used if none were given, or "auto".
+/// Parses the devices. `fallback` is used if none were given.
 std::vector<Device> to_devices(const DeviceFlags& flags,
                                const std::string& fallback);
 
