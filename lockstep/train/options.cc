@@ -1,7 +1,6 @@
-// The names of values in options, and the checks of their numbers.
+// The names of values in options.
 #include "lockstep/train/options.h"
 
-#include <cmath>
 #include <utility>
 
 #include "lockstep/base/names.h"
@@ -34,14 +33,6 @@ constexpr std::pair<OnSpike, const char*> kActions[] = {
     {OnSpike::kNothing, "nothing"},
     {OnSpike::kSkip, "skip"},
     {OnSpike::kRollBack, "roll-back"}};
-
-void require(bool holds, const char* name, const char* expected, double got) {
-  if (holds) return;
-  throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
-                                  .what = fmt::format("{} can't be", name),
-                                  .expected = expected,
-                                  .got = fmt::format("{:g}", got)});
-}
 
 }  // namespace
 
@@ -98,17 +89,6 @@ std::string to_string(OuterOptimizer optimizer) {
                                  optimizer);
 }
 
-void check(const CommunicationOptions& options) {
-  require(options.powersgd_rank() >= 1, "powersgd_rank", "1 or more",
-          static_cast<double>(options.powersgd_rank()));
-  require(options.local_steps() >= 0, "local_steps", "0 or more",
-          static_cast<double>(options.local_steps()));
-  require(!options.outer_lr() || *options.outer_lr() > 0, "outer_lr",
-          "more than 0", options.outer_lr().value_or(0));
-  require(options.outer_momentum() >= 0 && options.outer_momentum() < 1,
-          "outer_momentum", "at least 0 and below 1", options.outer_momentum());
-}
-
 OnSpike parse_on_spike(const std::string& name) {
   return value_named<OnSpike>(kActions, "answer to a spike", name);
 }
@@ -117,13 +97,6 @@ std::vector<std::string> on_spike_names() {
 }
 std::string to_string(OnSpike action) {
   return name_of<OnSpike>(kActions, "an answer to a spike", action);
-}
-
-void check(const SpikeOptions& options) {
-  require(std::isfinite(options.sigma()) && options.sigma() > 0, "spike_sigma",
-          "a finite number above 0", options.sigma());
-  require(options.window() >= 2, "spike_window", "2 or more",
-          static_cast<double>(options.window()));
 }
 
 }  // namespace lockstep::train

@@ -155,9 +155,6 @@ struct SpikeOptions {
   TORCH_ARG(int64_t, window) = 128;
 };
 
-/// Throws InvalidArgument for numbers out of range.
-void check(const SpikeOptions& options);
-
 /// The form in which ranks send gradients.
 enum class GradCompression {
   kNone,
@@ -204,9 +201,6 @@ struct CommunicationOptions {
  public:
   bool is_local() const { return local_steps_ > 0; }
 };
-
-/// Throws InvalidArgument for numbers out of range.
-void check(const CommunicationOptions& options);
 
 /// Options for training, as in `TrainOptions().epochs(5).batch_size(64)`. The
 /// same model, data and options give the same bits.

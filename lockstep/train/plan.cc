@@ -24,6 +24,30 @@ constexpr int64_t kMostSaved = 4096;
                                   .fix = fix});
 }
 
+void require(bool holds, const char* name, const char* expected, double got) {
+  if (holds) return;
+  refuse(fmt::format("{} can't be", name), expected, "",
+         fmt::format("{:g}", got));
+}
+
+void check_numbers(const CommunicationOptions& options) {
+  require(options.powersgd_rank() >= 1, "powersgd_rank", "1 or more",
+          static_cast<double>(options.powersgd_rank()));
+  require(options.local_steps() >= 0, "local_steps", "0 or more",
+          static_cast<double>(options.local_steps()));
+  require(!options.outer_lr() || *options.outer_lr() > 0, "outer_lr",
+          "more than 0", options.outer_lr().value_or(0));
+  require(options.outer_momentum() >= 0 && options.outer_momentum() < 1,
+          "outer_momentum", "at least 0 and below 1", options.outer_momentum());
+}
+
+void check_numbers(const SpikeOptions& options) {
+  require(std::isfinite(options.sigma()) && options.sigma() > 0, "spike_sigma",
+          "a finite number above 0", options.sigma());
+  require(options.window() >= 2, "spike_window", "2 or more",
+          static_cast<double>(options.window()));
+}
+
 // Throws if options that look at evaluations are set without evaluations.
 void check_evaluations(const TrainOptions& options) {
   const std::string& metric = options.checkpoint().save_best();
@@ -76,7 +100,7 @@ void check_local_steps(const TrainOptions& options) {
 }
 
 void check_communication(const TrainOptions& options) {
-  train::check(options.communication());
+  check_numbers(options.communication());
   const bool is_plain =
       options.communication().compression() == GradCompression::kNone &&
       !options.communication().is_local();
@@ -97,7 +121,7 @@ void check_communication(const TrainOptions& options) {
 }
 
 void check_spikes(const TrainOptions& options) {
-  train::check(options.spikes());
+  check_numbers(options.spikes());
   const OnSpike action = options.spikes().action();
   if (action != OnSpike::kNothing && options.communication().is_local()) {
     refuse(

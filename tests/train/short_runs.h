@@ -24,7 +24,8 @@ inline std::vector<Device> cpu_slices(int count) {
   return slices;
 }
 
-/// A run on one slice, whose bits are the same on more devices.
+/// Returns options for a run on one slice. Two or four slices give the same
+/// bits, if `shards` is a multiple of their number.
 inline TrainOptions short_run(int64_t batch_size, int64_t shards) {
   TrainOptions options;
   options.devices({cpu_slice()});

@@ -65,7 +65,6 @@ class RunLog : public Callback {
     return progress_.failure();
   }
   RunReport& report() { return recordings_.report; }
-  const RunReport& report() const { return recordings_.report; }
   /// Returns the means of the epoch so far.
   const RunningMean& mean() const { return mean_; }
 

@@ -30,7 +30,8 @@ Settings settings_of(const Task& task, const TrainOptions& options,
                      const Plan& plan, int64_t total_steps,
                      const std::string& data_sha256);
 
-/// Returns a setting of the run that wrote a checkpoint, or "" if it has none.
+/// Returns a setting of the run that wrote a checkpoint, or "" if it is not
+/// set.
 std::string setting_of(const CheckpointInfo& info, const std::string& name);
 
 /// Returns a name that distinguishes the `number`th run of this process, by its

@@ -117,8 +117,6 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
   restart_accounts();
 }
 
-StepRunner::~StepRunner() = default;
-
 void StepRunner::scale_losses() {
   if (!strategy_->can_leave_out_updates()) {
     const bool classic = is_classic(options_);
