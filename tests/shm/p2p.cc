@@ -79,6 +79,13 @@ std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task) {
   });
 }
 
+void P2pTest::on_all(const P2pTask& task) {
+  const auto [kind, ranks] = GetParam();
+  for (const auto& message : run_p2p(kind, ranks, task)) {
+    EXPECT_EQ(message, "");
+  }
+}
+
 TwoRanks::TwoRanks(const P2pTask& task)
     : process_([&] {
         Group group(segment_, 1, 2, std::chrono::seconds(60));

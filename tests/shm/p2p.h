@@ -61,6 +61,8 @@ struct P2pRank {
   Group& group;
   int rank() const { return group.rank(); }
   int ranks() const { return group.ranks(); }
+  int next() const { return (rank() + 1) % ranks(); }
+  int previous() const { return (rank() + ranks() - 1) % ranks(); }
 
   /// Starts an operation. The data must exist until the operation is done.
   Awaited send(int to, int tag, std::span<const std::byte> data);
@@ -78,6 +80,12 @@ void run_as(Group& group, P2pChannel& p2p, const P2pTask& task);
 
 /// Like run_ranks(), with a p2p for each rank.
 std::vector<std::string> run_p2p(Kind kind, int ranks, const P2pTask& task);
+
+class P2pTest : public testing::TestWithParam<std::tuple<Kind, int>> {
+ protected:
+  /// Runs the task as every rank. No rank may fail.
+  static void on_all(const P2pTask& task);
+};
 
 /// Rank 0 in this process, and rank 1 in another process that runs `task` after
 /// both have joined.

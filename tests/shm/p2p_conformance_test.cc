@@ -32,20 +32,11 @@ void wait_for(Futures& futures) {
   futures.clear();
 }
 
-class PointToPoints : public testing::TestWithParam<std::tuple<Kind, int>> {
- protected:
-  void on_all(const P2pTask& task) {
-    const auto [kind, ranks] = GetParam();
-    for (const auto& message : run_p2p(kind, ranks, task)) {
-      EXPECT_EQ(message, "");
-    }
-  }
-};
+class PointToPoints : public P2pTest {};
 
 TEST_P(PointToPoints, PassOnAlongARing) {
   on_all([](P2pRank& self) {
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     for (const size_t bytes : kSizes) {
       const auto seed = static_cast<uint32_t>(bytes * 10);
       const Message mine = noise(bytes, seed + static_cast<uint32_t>(next));
@@ -134,8 +125,7 @@ TEST_P(PointToPoints, ReceiveTagsInReversedOrder) {
 TEST_P(PointToPoints, DoNotLockUpIfAllSendLargeMessagesFirst) {
   on_all([](P2pRank& self) {
     constexpr size_t kBytes = 8 << 20;
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     for (uint32_t round = 0; round < 3; ++round) {
       const Message mine = noise(kBytes, round);
       Message got(kBytes);
@@ -151,8 +141,7 @@ TEST_P(PointToPoints, DoNotLockUpIfAllSendLargeMessagesFirst) {
 TEST_P(PointToPoints, KeepTheOrderOfManyThatWaitForTheirReceiver) {
   on_all([](P2pRank& self) {
     constexpr size_t kMessages = 200;
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     std::vector<Message> out, in;
     Futures sends, receives;
     for (size_t i = 0; i < kMessages; ++i) {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <future>
 #include <thread>
-#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -16,23 +15,14 @@ namespace {
 static_assert(shm::kSmallLimit == kEagerBytes &&
               shm::kTooManySmall > kMostCredit / kEagerBytes);
 
-class TcpPointToPoints : public testing::TestWithParam<std::tuple<Kind, int>> {
- protected:
-  void on_all(const P2pTask& task) {
-    const auto [kind, ranks] = GetParam();
-    for (const auto& message : run_p2p(kind, ranks, task)) {
-      EXPECT_EQ(message, "");
-    }
-  }
-};
+class TcpPointToPoints : public shm::P2pTest {};
 
 // Threads of every rank send and receive at the same time, each with its tag.
 TEST_P(TcpPointToPoints, ServeSeveralThreads) {
   on_all([](P2pRank& self) {
     constexpr int kThreads = 4;
     constexpr int kRounds = 50;
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     std::vector<std::string> errors(kThreads);
     std::vector<std::jthread> threads;
     for (int tag = 0; tag < kThreads; ++tag) {
@@ -61,8 +51,7 @@ TEST_P(TcpPointToPoints, ServeSeveralThreads) {
 TEST_P(TcpPointToPoints, GoOnInDone) {
   on_all([](P2pRank& self) {
     constexpr int kRounds = 100;
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     const Message mine = noise(10'000, 1);
     Message got(mine.size());
     std::promise<std::string> end;

@@ -76,8 +76,7 @@ TEST_F(TlsTest, RanksSumOverEncryptedConnections) {
 
 TEST_F(TlsTest, RanksExchangeMessagesOverEncryptedConnections) {
   const auto errors = run_listening_p2p(3, [](P2pRank& self) {
-    const int next = (self.rank() + 1) % self.ranks();
-    const int previous = (self.rank() + self.ranks() - 1) % self.ranks();
+    const int next = self.next(), previous = self.previous();
     for (const size_t bytes : {0, 8, 4096, 100'000, 5'000'000}) {
       const Message mine = noise(bytes, 7);
       std::vector<Message> got(10, Message(bytes));

@@ -55,10 +55,8 @@ class HostBackend {
                       const shm::Reduction& reduction) = 0;
   virtual void broadcast(Bytes data, int root) = 0;
   virtual void all_gather(ConstBytes input, std::span<const Bytes> outputs) = 0;
-  /// `outputs` is empty on all ranks except root.
   virtual void gather(ConstBytes input, std::span<const Bytes> outputs,
                       int root) = 0;
-  /// `inputs` is empty on all ranks except root.
   virtual void scatter(Bytes output, std::span<const ConstBytes> inputs,
                        int root) = 0;
   virtual void reduce_scatter(Bytes output, std::span<const ConstBytes> inputs,

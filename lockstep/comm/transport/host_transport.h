@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/transport/callback_threads.h"
 #include "lockstep/comm/transport/host_backend.h"
-#include "lockstep/comm/transport/message_work.h"
+#include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/transport.h"
 #include "lockstep/comm/transport/work_queue.h"
 

@@ -34,11 +34,7 @@ c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
   if (!future_) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()));
-    if (completed_ && exception_) {
-      future_->setError(exception_);
-    } else if (completed_) {
-      future_->markCompleted(c10::IValue(outputs_));
-    }
+    if (completed_) complete(*future_, exception_);
   }
   return future_;
 }
@@ -78,11 +74,32 @@ bool QueuedWork::has_pending_future() const {
 void QueuedWork::complete_future() {
   if (!has_pending_future()) return;
   // Without the lock, because the future's callbacks may use this work.
-  if (exception()) {
-    future_->setError(exception());
+  complete(*future_, exception());
+}
+
+void QueuedWork::complete(c10::ivalue::Future& future,
+                          const std::exception_ptr& error) const {
+  if (error) {
+    future.setError(error);
   } else {
-    future_->markCompleted(c10::IValue(outputs_));
+    future.markCompleted(c10::IValue(outputs_));
   }
+}
+
+int MessageWork::sourceRank() const {
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+void MessageWork::end(const std::exception_ptr& error, int source) {
+  {
+    const std::lock_guard lock(mutex_);
+    source_ = source;
+  }
+  perform([&] {
+    if (error) std::rethrow_exception(error);
+    if (opType_ != c10d::OpType::SEND) dense_.write_back();
+  });
 }
 
 }  // namespace lockstep

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "lockstep/comm/transport/dense.h"
 
 namespace lockstep {
 
@@ -39,10 +44,34 @@ class QueuedWork : public c10d::Work {
   }
 
  private:
+  void complete(c10::ivalue::Future& future,
+                const std::exception_ptr& error) const;
+
   const std::vector<at::Tensor> outputs_;
   const uint64_t sequence_number_;
   // Made on demand, because it costs more than a small all-reduce.
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+/// A send or receive of a HostTransport. Keeps the tensor alive. If the tensor
+/// has gaps in memory, the received data is copied into it at the end.
+class MessageWork : public QueuedWork {
+ public:
+  MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor)
+      : QueuedWork(rank, type, {tensor}), dense_(tensor) {}
+
+  /// The bytes that are sent, or the memory that receives.
+  std::span<std::byte> bytes() const { return dense_.bytes(); }
+  /// Returns the rank that sent, for a receive that is done.
+  int sourceRank() const override;
+
+  /// Called by the backend when the message was transferred, or when it failed
+  /// (`error`). complete_future() then completes the future.
+  void end(const std::exception_ptr& error, int source);
+
+ private:
+  Result dense_;
+  int source_ = -1;
 };
 
 }  // namespace lockstep
