@@ -16,7 +16,7 @@
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/work.h"
-#include "lockstep/device/links/bad_links.h"
+#include "lockstep/device/links/link.h"
 
 namespace c10d {
 class Backend;

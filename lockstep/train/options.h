@@ -9,7 +9,7 @@
 #include <torch/arg.h>
 
 #include "lockstep/device/device.h"
-#include "lockstep/device/links/bad_links.h"
+#include "lockstep/device/links/link.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep::train {

@@ -1,7 +1,9 @@
 #include "lockstep/device/links/link.h"
 
 #include <tuple>
+#include <utility>
 
+#include "lockstep/base/names.h"
 #include "lockstep/base/numbers.h"
 
 namespace lockstep {
@@ -21,6 +23,12 @@ std::optional<Device> parse_device(std::string_view text) {
                 .index = *index,
                 .slices = is_cpu ? 1 : 0};
 }
+
+constexpr std::pair<BadLinks, const char*> kBadLinks[] = {
+    {BadLinks::kStage, "stage"},
+    {BadLinks::kStop, "stop"},
+    {BadLinks::kIgnore, "ignore"}};
+constexpr const char* kActionOnBadLinks = "action on bad links";
 
 }  // namespace
 
@@ -52,6 +60,14 @@ std::vector<Link> links_between(std::span<const Device> devices) {
     }
   }
   return links;
+}
+
+BadLinks parse_bad_links(const std::string& name) {
+  return value_named<BadLinks>(kBadLinks, kActionOnBadLinks, name);
+}
+
+std::string to_string(BadLinks bad_links) {
+  return name_of<BadLinks>(kBadLinks, kActionOnBadLinks, bad_links);
 }
 
 }  // namespace lockstep

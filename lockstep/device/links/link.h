@@ -29,4 +29,16 @@ std::optional<Link> parse_link(std::string_view text);
 /// Returns each ordered pair of different devices in `devices`.
 std::vector<Link> links_between(std::span<const Device> devices);
 
+/// Reaction of a run to copies between its devices that change data.
+enum class BadLinks {
+  kStage,   ///< warn, and copy through memory of the host
+  kStop,    ///< end with an error
+  kIgnore,  ///< don't check
+};
+
+/// Accepts "stage", "stop" and "ignore". Throws InvalidArgument that names the
+/// nearest.
+BadLinks parse_bad_links(const std::string& name);
+std::string to_string(BadLinks bad_links);
+
 }  // namespace lockstep

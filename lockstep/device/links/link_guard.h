@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/device/device.h"
-#include "lockstep/device/links/bad_links.h"
+#include "lockstep/device/links/link.h"
 #include "lockstep/device/links/link_check.h"
 
 namespace lockstep {

@@ -8,7 +8,6 @@
 //   guard_links(), BadLinks     checks the links before training uses them
 //   to_device(), CopyPath       copies that avoid a bad link
 
-#include "lockstep/device/links/bad_links.h"    // IWYU pragma: export
 #include "lockstep/device/links/device_copy.h"  // IWYU pragma: export
 #include "lockstep/device/links/link.h"         // IWYU pragma: export
 #include "lockstep/device/links/link_check.h"   // IWYU pragma: export

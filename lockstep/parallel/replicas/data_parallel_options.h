@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
-#include "lockstep/device/links/bad_links.h"
+#include "lockstep/device/links/link.h"
 #include "lockstep/losses/weighted_loss.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
