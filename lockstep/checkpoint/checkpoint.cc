@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
@@ -85,22 +86,26 @@ CheckpointReader open_checkpoint(const std::string& dir) {
                            .fix = "name the --out-dir of a run, or one of its "
                                   "step-* folders"});
   }
-  std::string reason;
+  std::optional<CheckpointError> of_newest;
   for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
     try {
       return CheckpointReader(saved.path);
     } catch (const CheckpointError& error) {
-      if (reason.empty()) reason = error.text();
+      if (!of_newest) of_newest = error;
       log_warning("checkpoint",
                   fmt::format("{} is skipped: {}", saved.path, text_of(error)));
     }
+  }
+  // The checkpoint is complete, but for another version of Lockstep.
+  if (of_newest && of_newest->code() == ErrorCode::kCheckpointVersion) {
+    throw *of_newest;
   }
   throw CheckpointError(
       {.code = ErrorCode::kCheckpointMissing,
        .what = "there is no complete checkpoint in " + dir,
        .expected = fmt::format("a folder step-* with {}, {} and {}",
                                kManifestFile, kModelFile, optimizer_file(0, 1)),
-       .got = reason.empty() ? "none" : reason});
+       .got = of_newest ? std::string(of_newest->text()) : "none"});
 }
 
 CheckpointReader::CheckpointReader(std::string path)

@@ -145,6 +145,17 @@ TEST(Checkpoint, OfNothingIsAnErrorThatSaysWhatWasSought) {
       {folder.path(), "step-*", "manifest.json"});
 }
 
+TEST(Checkpoint, OfANewerVersionIsNotCalledMissing) {
+  const TemporaryFolder folder;
+  const std::string path = checkpoint_path(folder.path(), 10);
+  fs::create_directories(path);
+  write_text(path + "/manifest.json", R"({"lockstep_checkpoint": 4})");
+  for (const std::string& dir : {folder.path(), path}) {
+    expect_problem(error_of<CheckpointError>([&] { find_checkpoint(dir); }),
+                   ErrorCode::kCheckpointVersion, {path, "update Lockstep"});
+  }
+}
+
 TEST(Checkpoint, IsThereOnceTheFirstSaveIsDone) {
   const TemporaryFolder folder;
   EXPECT_FALSE(has_checkpoint(folder.path("missing")));
