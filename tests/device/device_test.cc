@@ -15,8 +15,9 @@ namespace {
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
-std::string error_of(std::string_view list, Oversubscription oversubscription =
-                                                Oversubscription::kRefuse) {
+std::string error_of_list(
+    std::string_view list,
+    Oversubscription oversubscription = Oversubscription::kRefuse) {
   try {
     devices(list, Duplicates::kRefuse, oversubscription);
   } catch (const DeviceError& error) {
@@ -32,7 +33,7 @@ std::vector<Device> many(std::string_view list,
 }
 
 std::string error_of_many(std::string_view list) {
-  return error_of(list, Oversubscription::kAllow);
+  return error_of_list(list, Oversubscription::kAllow);
 }
 
 TEST(DevicesOfManySlices, ReadsACountOfSlices) {
@@ -91,7 +92,7 @@ TEST(DevicesOfManySlices, RefusesMoreSlicesThanThereAreAccounts) {
 
 TEST(Devices, NamesWhatExistsWhenSlicesOutnumberCores) {
   const int count = core_count() + 1;
-  expect_problem(error_of(fmt::format("{}xcpu", count)),
+  expect_problem(error_of_list(fmt::format("{}xcpu", count)),
                  ErrorCode::kNoSuchDevice,
                  {fmt::format("got {}", count),
                   fmt::format("({} core", core_count()), "--oversubscribe"});
@@ -103,30 +104,30 @@ TEST(Devices, RefusesNamesItDoesNotKnow) {
         "cuda:99999999999", "cpu:0,banana", "xcpu", "2x", "2xgpu", "-2xcpu",
         "2 xcpu", "2xcpu,cpu:0"}) {
     SCOPED_TRACE(name);
-    expect_problem(error_of(name), ErrorCode::kNoSuchDevice,
+    expect_problem(error_of_list(name), ErrorCode::kNoSuchDevice,
                    {"[device]", "cuda:0,cuda:1"});
   }
 }
 
 TEST(Devices, RefusesToBeNone) {
-  expect_problem(error_of("0xcpu"), ErrorCode::kNoSuchDevice, {"'0xcpu'"});
+  expect_problem(error_of_list("0xcpu"), ErrorCode::kNoSuchDevice, {"'0xcpu'"});
 }
 
 TEST(Devices, RefusesTwoKindsInOneList) {
-  expect_problem(error_of("cpu:0,cuda:0"), ErrorCode::kMixedDevices,
+  expect_problem(error_of_list("cpu:0,cuda:0"), ErrorCode::kMixedDevices,
                  {"cpu:0", "cuda:0"});
 }
 
 TEST(Devices, NamesTheGpuThatIsMissing) {
   const int missing = cuda_device_count();
-  expect_problem(error_of(fmt::format("cuda:{}", missing)),
+  expect_problem(error_of_list(fmt::format("cuda:{}", missing)),
                  ErrorCode::kNoSuchDevice,
                  {fmt::format("cuda:{}", missing), "GPU"});
 }
 
 TEST(Devices, CountsTheGpusThatAreMissing) {
   const std::string list = fmt::format("{}xcuda", cuda_device_count() + 1);
-  expect_problem(error_of(list), ErrorCode::kNoSuchDevice,
+  expect_problem(error_of_list(list), ErrorCode::kNoSuchDevice,
                  {fmt::format("'{}'", list), "GPU"});
 }
 

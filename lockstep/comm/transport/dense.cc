@@ -23,7 +23,7 @@ void copy_and_wait(const at::Tensor& destination, const at::Tensor& source) {
   wait_for_stream_of(destination);
 }
 
-std::span<std::byte> bytes_of(const at::Tensor& dense) {
+std::span<std::byte> bytes_of_dense(const at::Tensor& dense) {
   return {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()};
 }
 

@@ -10,7 +10,7 @@ namespace lockstep {
 /// Returns the values of `tensor`, which is strided, in memory of the host
 /// without gaps: `tensor` itself if it is there, otherwise a copy.
 at::Tensor dense(const at::Tensor& tensor);
-std::span<std::byte> bytes_of(const at::Tensor& dense);
+std::span<std::byte> bytes_of_dense(const at::Tensor& dense);
 /// Waits until this thread's stream on the device of `tensor` has done its
 /// work. Returns at once for a tensor on the host.
 void wait_for_stream_of(const at::Tensor& tensor);
@@ -25,7 +25,7 @@ class Result {
   explicit Result(const at::Tensor& tensor)
       : tensor_(tensor), dense_(lockstep::dense(tensor)) {}
   const at::Tensor& dense() const { return dense_; }
-  std::span<std::byte> bytes() const { return bytes_of(dense_); }
+  std::span<std::byte> bytes() const { return bytes_of_dense(dense_); }
   /// Copies the result into the tensor. It is there when this returns, also for
   /// streams other than this thread's.
   void write_back() {

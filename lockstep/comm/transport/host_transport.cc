@@ -49,7 +49,7 @@ class Inputs {
   explicit Inputs(const std::vector<at::Tensor>& tensors) {
     for (const auto& tensor : tensors) {
       tensors_.push_back(dense(tensor));
-      bytes_.push_back(bytes_of(tensors_.back()));
+      bytes_.push_back(bytes_of_dense(tensors_.back()));
     }
   }
   std::span<const ConstBytes> bytes() const { return bytes_; }
@@ -183,7 +183,7 @@ struct Perform {
     if (!memory.defined() || memory.nbytes() < bytes) {
       memory = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
     }
-    const Bytes message = bytes_of(memory).first(bytes);
+    const Bytes message = bytes_of_dense(memory).first(bytes);
     std::byte* end = message.data();
     for (const Bytes part : results.bytes()) {
       end = std::copy(part.begin(), part.end(), end);
@@ -215,7 +215,7 @@ struct Perform {
     begin(Operation::kReduce, call.tensor, call.root, &call.op);
     if (is_premul(call.op)) {
       at::Tensor product = scaled(result.dense(), call.op).contiguous();
-      backend.reduce(bytes_of(product), call.root, reduction);
+      backend.reduce(bytes_of_dense(product), call.root, reduction);
       if (rank == call.root) copy_and_wait(call.tensor, product);
       return;
     }
@@ -234,7 +234,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Results results(call.outputs);
     begin(Operation::kAllGather, call.input);
-    backend.all_gather(bytes_of(input), results.bytes());
+    backend.all_gather(bytes_of_dense(input), results.bytes());
     results.write_back();
   }
 
@@ -242,7 +242,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Result result(call.output);
     begin(Operation::kAllGather, call.input);
-    backend.all_gather(bytes_of(input), parts_of(result.bytes(), size));
+    backend.all_gather(bytes_of_dense(input), parts_of(result.bytes(), size));
     result.write_back();
   }
 
@@ -250,7 +250,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Results results(call.outputs);
     begin(Operation::kGather, call.input, call.root);
-    backend.gather(bytes_of(input), results.bytes(), call.root);
+    backend.gather(bytes_of_dense(input), results.bytes(), call.root);
     results.write_back();
   }
 
