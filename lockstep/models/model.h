@@ -46,7 +46,7 @@ const std::vector<std::string>& names();
 /// Builds a model. torch::manual_seed(n) gives the same weights as
 /// torch.manual_seed(n) in Python. Resnets have the parameter names and the
 /// initialisation of torchvision, the cnn those of torch.nn, the mlp the names
-/// of torch.nn.Sequential and its own initialisation (mlp.cc). With
+/// of torch.nn.Sequential and its own initialisation. With
 /// Init::kNone, no random number is drawn and no memory is touched. Throws
 /// InvalidArgument for an unknown name (suggesting the nearest) or a size
 /// below 1.
