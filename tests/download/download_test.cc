@@ -257,7 +257,7 @@ TEST_F(Download, LeavesWhatItHasWhenItIsInterrupted) {
   };
   expect_problem(error_of<DataError>(
                      [&] { download_dataset(dataset("slow"), interrupted); }),
-                 ErrorCode::kInterrupted, {"images", "goes on"});
+                 ErrorCode::kInterrupted, {"images", "continues there"});
   server_.serve("go", "");
   EXPECT_EQ(get("slow"), Outcome::kDownloaded);
   expect_whole();
