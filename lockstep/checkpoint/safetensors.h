@@ -44,7 +44,7 @@ std::string_view safetensors_dtype(torch::ScalarType dtype);
 /// CheckpointError for a name that is used twice, reserved or not UTF-8.
 std::string format_safetensors_header(const SafeTensorsHeader& header);
 
-/// Parses the JSON text of the file at `path`, whose tensors fill `data_bytes`.
+/// Parses the JSON text of the file at `path`. Its tensors fill `data_bytes`.
 /// Throws CheckpointError unless the entries cover these without overlaps or
 /// gaps, each with a size that fits its type and shape.
 SafeTensorsHeader parse_safetensors_header(const std::string& path,

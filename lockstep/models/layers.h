@@ -18,7 +18,7 @@ namespace lockstep::models {
 torch::nn::Linear linear(int64_t in_features, int64_t out_features, Init init);
 torch::nn::Conv2d conv2d(const torch::nn::Conv2dOptions& options, Init init);
 
-/// Build the models of make(), whose spec has been checked.
+/// Build the models of make() from a spec that has been checked.
 std::shared_ptr<Model> make_cnn(const ModelSpec& spec, Init init);
 std::shared_ptr<Model> make_mlp(const ModelSpec& spec, Init init);
 std::shared_ptr<Model> make_resnet(const ModelSpec& spec, Init init);

@@ -12,7 +12,7 @@
 
 namespace lockstep::models {
 
-/// Build the models of make_language_model(), whose spec has been checked.
+/// Build the models of make_language_model() from a spec that has been checked.
 std::shared_ptr<LanguageModel> make_gpt(const LanguageModelSpec& spec,
                                         Init init);
 std::shared_ptr<LanguageModel> make_llama(const LanguageModelSpec& spec,
@@ -25,8 +25,8 @@ struct Weight : public torch::nn::Module {
   torch::Tensor bias;  ///< undefined: none
 };
 
-/// What the families have in common: the table of the tokens, the head, and the
-/// initialisation.
+/// Base of the families of models. Has the table of the tokens, the head, and
+/// the initialisation.
 class Decoder : public LanguageModel {
  public:
   torch::Tensor head() const override {

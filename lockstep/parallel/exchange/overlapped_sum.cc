@@ -117,30 +117,34 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
       bytes_to_send_ > kMostBytesToSend) {
     sync_.buckets().settle();
   }
+  Tensor sum = gradient.tensor();
+  // A gradient that is not in a bucket is summed in its own memory.
+  Tensor target = !is_apart       ? sync_.buckets().view(p)
+                  : sum.defined() ? sum
+                                  : torch::empty_like(parameters_[p].detach());
   // Adds from the last shard to the first. That is the order of the tree,
   // because each partial sum has as many shards as all later ones together.
   for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
        ++partial) {
     const Tensor& left = partial->gradients[p].tensor();
     if (!left.defined()) continue;
-    if (gradient.defined()) {
-      Tensor in_place = gradient.tensor();
-      at::add_out(in_place, left, in_place);
+    if (sum.defined()) {
+      at::add_out(target, left, sum);
+      sum = target;
     } else {
-      gradient = OwnedGradient::in(left.clone());
+      sum = left;
     }
   }
-  has_gradient_[p] = gradient.defined();
-  if (!gradient.defined()) {
-    gradient = OwnedGradient::in(
-        torch::empty_like(parameters_[p].detach()).fill_(-0.0));
+  has_gradient_[p] = sum.defined();
+  if (!sum.defined()) {
+    target.fill_(-0.0);
+  } else if (!sum.is_same(target)) {
+    target.copy_(sum);
   }
   if (is_apart) {
-    bytes_to_send_ += static_cast<int64_t>(gradient.tensor().nbytes());
-    sync_.buckets().sum_in_place(p, gradient.tensor());
-    sums_[p] = std::move(gradient);
-  } else {
-    sync_.buckets().view(p).copy_(gradient.tensor());
+    bytes_to_send_ += static_cast<int64_t>(target.nbytes());
+    sync_.buckets().sum_in_place(p, target);
+    sums_[p] = OwnedGradient::in(std::move(target));
   }
   sync_.send(p);
 }
