@@ -49,7 +49,7 @@ std::vector<Device> planned_devices(const std::string& text) {
   }
   std::vector<Device> all;
   for (int i = 0; i < *count; ++i) {
-    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = *count});
+    all.push_back({.type = c10::kCPU, .index = i, .slices = *count});
   }
   return all;
 }

@@ -70,7 +70,7 @@ void take_cores(int rank, int ranks) {
     return;
   }
   const auto cores =
-      cores_of({.kind = DeviceKind::kCpu, .index = rank, .slices = ranks});
+      cores_of({.type = c10::kCPU, .index = rank, .slices = ranks});
   pin_thread(cores);
   set_intra_op_threads_of_this_thread(static_cast<int>(cores.size()));
 }

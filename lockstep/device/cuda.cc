@@ -3,29 +3,26 @@
 #include <algorithm>
 #include <mutex>
 
-#include <ATen/cuda/CUDAEvent.h>
-#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <ATen/ops/bitwise_or.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/sparse_gpu_memory.h"
 
 namespace lockstep::cuda {
 namespace {
 
 c10::DeviceIndex checked_index(int index) {
-  if (index < 0 || index >= device_count()) {
+  const int count = c10::cuda::device_count();
+  if (index < 0 || index >= count) {
     throw DeviceError(
         {.code = ErrorCode::kNoSuchDevice,
          .what = fmt::format("no device cuda:{}", index),
-         .fix = fmt::format("this machine has {} GPU(s)", device_count())});
+         .fix = fmt::format("this machine has {} GPU(s)", count)});
   }
   return static_cast<c10::DeviceIndex>(index);
 }
@@ -37,19 +34,9 @@ void check(cudaError_t result, std::string_view act, int index) {
                      .got = cudaGetErrorString(result)});
 }
 
-/// The caching allocator has no devices until CUDA is initialised.
-void initialise() { at::globalContext().lazyInitDevice(c10::DeviceType::CUDA); }
-
 }  // namespace
 
-struct Fence {
-  at::cuda::CUDAEvent event;
-  c10::DeviceIndex index = 0;
-};
-
 bool is_built() { return true; }
-
-int device_count() { return c10::cuda::device_count(); }
 
 Properties properties(int index) {
   cudaDeviceProp found{};
@@ -66,54 +53,6 @@ Properties properties(int index) {
 void fix_order_of_sums() {
   static std::once_flag once;
   std::call_once(once, [] { at::globalContext().setDeterministicCuDNN(true); });
-}
-
-void bind_thread(int index) {
-  const c10::DeviceIndex device = checked_index(index);
-  initialise();
-  c10::cuda::set_device(device);
-  c10::cuda::setCurrentCUDAStream(
-      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
-}
-
-void synchronize() { c10::cuda::getCurrentCUDAStream().synchronize(); }
-
-void wait_for_all(int index) noexcept {
-  c10::DeviceIndex current = 0;
-  if (c10::cuda::GetDevice(&current) != cudaSuccess) return;
-  if (cudaSetDevice(index) == cudaSuccess) cudaDeviceSynchronize();
-  // cudaSetDevice() would take memory on a GPU that this process does not use.
-  c10::cuda::MaybeSetDevice(current);
-}
-
-MemoryStats memory_stats(int index) {
-  const c10::DeviceIndex device = checked_index(index);
-  initialise();
-  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
-  constexpr auto kTotal =
-      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto& allocated = stats.allocated_bytes[kTotal];
-  const auto& reserved = stats.reserved_bytes[kTotal];
-  // The allocator's peak excludes sparse memory, so its present size is added.
-  const int64_t sparse = SparseGpuMemory::live_bytes(index);
-  return {allocated.current + sparse, allocated.peak + sparse,
-          reserved.current - allocated.current};
-}
-
-void reset_peak_memory() {
-  for (int i = 0; i < device_count(); ++i) {
-    const auto device = static_cast<c10::DeviceIndex>(i);
-    if (!c10::cuda::hasPrimaryContext(device)) continue;
-    initialise();
-    c10::cuda::CUDACachingAllocator::resetPeakStats(device);
-  }
-}
-
-at::Generator current_generator() {
-  const c10::DeviceIndex device = c10::cuda::current_device();
-  if (!c10::cuda::hasPrimaryContext(device)) return {};
-  initialise();
-  return at::cuda::detail::getDefaultCUDAGenerator(device);
 }
 
 bool copy_by_kernel(const at::Tensor& destination, const at::Tensor& source) {
@@ -149,17 +88,6 @@ std::string uuid(int index) {
 int driver_version() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
-}
-
-std::shared_ptr<Fence> record_fence(int index) {
-  auto fence = std::make_shared<Fence>();
-  fence->index = checked_index(index);
-  fence->event.record(c10::cuda::getCurrentCUDAStream(fence->index));
-  return fence;
-}
-
-void wait_fence(const std::shared_ptr<Fence>& fence) {
-  fence->event.block(c10::cuda::getCurrentCUDAStream(fence->index));
 }
 
 }  // namespace lockstep::cuda

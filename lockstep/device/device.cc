@@ -4,12 +4,16 @@
 #include <optional>
 #include <set>
 
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/memory.h"
 
@@ -18,7 +22,7 @@ namespace {
 
 constexpr std::string_view kForms =
     "auto or all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
-    "cuda:0,cuda:1 or cpu:0,cpu:1";
+    "cuda:0,cuda:1 or cpu:0,cpu:1; xpu and LibTorch's other types as cuda";
 
 std::string_view trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
@@ -38,14 +42,19 @@ std::string range(std::string_view kind, int count) {
                     : fmt::format("{0}:0..{0}:{1}", kind, count - 1);
 }
 
+std::string name_of(c10::DeviceType type) {
+  return c10::DeviceTypeName(type, /*lower_case=*/true);
+}
+
 /// Returns "this machine has cpu:0..cpu:1 (2 cores) and no GPU".
 std::string inventory() {
   const int cores = core_count();
-  const int gpus = cuda_device_count();
   std::string text = fmt::format("this machine has {} ({}) and ",
                                  range("cpu", cores), counted(cores, "core"));
-  if (gpus > 0) {
-    text += fmt::format("{} ({})", range("cuda", gpus), counted(gpus, "GPU"));
+  if (const auto type = accelerator::available()) {
+    const int count = accelerator::device_count(*type);
+    text += fmt::format("{} ({})", range(name_of(*type), count),
+                        counted(count, *type == c10::kCUDA ? "GPU" : "device"));
   } else {
     text += cuda::is_built() ? "no GPU" : "no GPU (a build without CUDA)";
   }
@@ -96,29 +105,31 @@ std::vector<Device> host_slices(int count, std::string_view asked,
   check_slice_count(count, asked, oversubscription);
   std::vector<Device> slices;
   for (int i = 0; i < count; ++i) {
-    slices.push_back({DeviceKind::kCpu, i, count});
+    slices.push_back({c10::kCPU, i, count});
   }
   return slices;
 }
 
-std::vector<Device> gpus(int count, std::string_view asked) {
-  if (cuda_device_count() == 0) {
-    no_such_device(fmt::format("no GPU for '{}'", asked));
-  }
-  if (count < 1 || count > cuda_device_count()) {
-    no_such_device(fmt::format("'{}' asks for GPUs that don't exist", asked),
-                   fmt::format("1 to {}", cuda_device_count()),
-                   std::to_string(count));
+std::vector<Device> accelerators(c10::DeviceType type, int count,
+                                 std::string_view asked) {
+  const int existing = accelerator::device_count(type);
+  const std::string kind =
+      type == c10::kCUDA ? "GPU" : name_of(type) + " device";
+  if (existing == 0) no_such_device(fmt::format("no {} for '{}'", kind, asked));
+  if (count < 1 || count > existing) {
+    no_such_device(
+        fmt::format("'{}' asks for {}s that don't exist", asked, kind),
+        fmt::format("1 to {}", existing), std::to_string(count));
   }
   std::vector<Device> found;
-  for (int i = 0; i < count; ++i) found.push_back({DeviceKind::kCuda, i, 0});
+  for (int i = 0; i < count; ++i) found.push_back({type, i, 0});
   return found;
 }
 
-/// A count and the kind of device that it counts, if `asked` names one.
+/// A count and the type of device that it counts, if `asked` names one.
 struct Count {
   int number = 0;
-  std::optional<DeviceKind> kind;
+  std::optional<c10::DeviceType> type;
 };
 
 /// Parses "2", "2xcpu" or "2xcuda". Returns nullopt if `asked` is no count.
@@ -127,26 +138,22 @@ std::optional<Count> parse_count(std::string_view asked) {
   const auto number = to_int(asked.substr(0, times));
   if (!number) return std::nullopt;
   if (times == std::string_view::npos) return Count{*number, std::nullopt};
-  const auto kind = asked.substr(times + 1);
-  if (kind == "cpu") return Count{*number, DeviceKind::kCpu};
-  if (kind == "cuda") return Count{*number, DeviceKind::kCuda};
-  return std::nullopt;
+  const auto type = parse_device_type(asked.substr(times + 1));
+  return type ? std::optional(Count{*number, type}) : std::nullopt;
 }
 
 Device parse_name(std::string_view name) {
   const auto colon = name.find(':');
   if (colon == std::string_view::npos) unknown_device(name);
   const auto index = to_int(name.substr(colon + 1));
-  if (!index) unknown_device(name);
-  const auto kind = name.substr(0, colon);
-  if (kind == "cpu") return {DeviceKind::kCpu, *index, 0};
-  if (kind == "cuda") return {DeviceKind::kCuda, *index, 0};
-  unknown_device(name);
+  const auto type = parse_device_type(name.substr(0, colon));
+  if (!index || !type) unknown_device(name);
+  return {*type, *index, 0};
 }
 
 void check_kinds(const std::vector<Device>& list) {
   const auto other = std::find_if(list.begin(), list.end(), [&](auto& device) {
-    return device.kind != list.front().kind;
+    return device.type != list.front().type;
   });
   if (other != list.end()) {
     throw DeviceError(
@@ -172,8 +179,8 @@ void check_twice(const std::vector<Device>& list) {
   }
 }
 
-void check_gpu_exists(const Device& device) {
-  if (device.index >= cuda_device_count()) {
+void check_exists(const Device& device) {
+  if (device.index >= accelerator::device_count(device.type)) {
     no_such_device(fmt::format("no device {}", device.name()));
   }
 }
@@ -228,7 +235,7 @@ std::vector<Device> parse_list(std::string_view list, Duplicates duplicates,
     check_not_alone(parsed, list);
     number_slices(parsed, list, oversubscription);
   } else {
-    std::for_each(parsed.begin(), parsed.end(), check_gpu_exists);
+    std::for_each(parsed.begin(), parsed.end(), check_exists);
   }
   return parsed;
 }
@@ -236,28 +243,39 @@ std::vector<Device> parse_list(std::string_view list, Duplicates duplicates,
 }  // namespace
 
 std::string Device::name() const {
-  return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index);
+  return fmt::format("{}:{}", name_of(type), index);
+}
+
+std::optional<c10::DeviceType> parse_device_type(std::string_view name) {
+  try {
+    const c10::Device device{std::string(name)};
+    const bool is_known = device.is_cpu() || at::isAccelerator(device.type());
+    if (is_known && !device.has_index()) return device.type();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 std::vector<Device> devices(std::string_view list, Duplicates duplicates,
                             Oversubscription oversubscription) {
   const std::string_view asked = trim(list);
-  const DeviceKind best =
-      cuda_device_count() > 0 ? DeviceKind::kCuda : DeviceKind::kCpu;
-  const auto first = [&](int count, DeviceKind kind) {
-    return kind == DeviceKind::kCuda
-               ? gpus(count, asked)
-               : host_slices(count, asked, oversubscription);
+  const auto best = accelerator::available().value_or(c10::kCPU);
+  const auto first = [&](int count, c10::DeviceType type) {
+    return type == c10::kCPU ? host_slices(count, asked, oversubscription)
+                             : accelerators(type, count, asked);
   };
   if (asked == "all" || asked == "auto") {
-    return first(best == DeviceKind::kCuda ? cuda_device_count()
-                                           : std::min(core_count(), kMaxSlices),
+    return first(best == c10::kCPU ? std::min(core_count(), kMaxSlices)
+                                   : accelerator::device_count(best),
                  best);
   }
-  if (asked == "cuda") return first(cuda_device_count(), DeviceKind::kCuda);
-  if (asked == "cpu") return first(1, DeviceKind::kCpu);
+  if (const auto type = parse_device_type(asked)) {
+    return first(*type == c10::kCPU ? 1 : accelerator::device_count(*type),
+                 *type);
+  }
   if (const auto count = parse_count(asked)) {
-    return first(count->number, count->kind.value_or(best));
+    return first(count->number, count->type.value_or(best));
   }
   return parse_list(asked, duplicates, oversubscription);
 }
@@ -300,11 +318,11 @@ std::string join_names(const std::vector<Device>& devices) {
   return names;
 }
 
-int cuda_device_count() { return cuda::device_count(); }
+int cuda_device_count() { return accelerator::device_count(c10::kCUDA); }
 
 c10::Device torch_device(const Device& device) {
-  if (device.is_cpu()) return c10::DeviceType::CPU;
-  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device.index)};
+  if (device.is_cpu()) return c10::kCPU;
+  return {device.type, static_cast<c10::DeviceIndex>(device.index)};
 }
 
 }  // namespace lockstep

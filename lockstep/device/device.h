@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,21 +10,20 @@
 
 namespace lockstep {
 
-/// A slice of the host's cores, or a GPU.
-enum class DeviceKind { kCpu, kCuda };
-
-/// A place to compute on: GPU `index`, or slice `index` of the host's cores.
+/// A place to compute on: an accelerator, such as GPU `index`, or slice `index`
+/// of the host's cores.
 ///
 /// The host is divided into `slices` equal slices. Each slice has its own cores
 /// and its own accounts of memory and busy time (see Worker, MemoryStats).
-/// `slices` is 0 for CUDA. cpu:0 of 1 is the whole host.
+/// `slices` is 0 for
+/// accelerators. cpu:0 of 1 is the whole host.
 struct Device {
-  DeviceKind kind = DeviceKind::kCpu;
+  c10::DeviceType type = c10::kCPU;
   int index = 0;
   int slices = 1;
 
-  bool is_cpu() const { return kind == DeviceKind::kCpu; }
-  bool is_cuda() const { return kind == DeviceKind::kCuda; }
+  bool is_cpu() const { return type == c10::kCPU; }
+  bool is_cuda() const { return type == c10::kCUDA; }
   /// Returns "cpu:0" or "cuda:1".
   std::string name() const;
 
@@ -48,20 +48,27 @@ enum class Oversubscription { kRefuse, kAllow };
 ///   cuda:0,cuda:1        these GPUs
 ///   cpu:0,cpu:1          these slices; the host has as many as are listed
 ///
+/// Other accelerators of LibTorch are written as cuda is: 2xxpu, xpu:0,xpu:1. A
+/// process has one type of accelerator, which is what auto and a number mean.
+///
 /// A name is an index, as in torch: cuda:2 is the third GPU. A single slice has
 /// to be cpu:0, the whole host: a list names all slices, since their number is
 /// the length of the list.
 ///
 /// Throws DeviceError, naming the device and what exists, for an unknown
-/// device, a mix of kinds, a device named twice unless `duplicates` allows it,
+/// device, a mix of types, a device named twice unless `duplicates` allows it,
 /// and for more slices than cores unless `oversubscription` allows them.
 std::vector<Device> devices(
     std::string_view list, Duplicates duplicates = Duplicates::kRefuse,
     Oversubscription oversubscription = Oversubscription::kRefuse);
 
+/// Returns the host, or the type of accelerator that LibTorch calls `name`:
+/// "cuda", "xpu". Returns nullopt if there is none.
+std::optional<c10::DeviceType> parse_device_type(std::string_view name);
+
 /// Returns the cores of slice `device`. The cores that this process may use are
 /// divided equally among the slices, and any remainder is not used. Throws
-/// DeviceError for a GPU and for a slice that the host does not have.
+/// DeviceError for an accelerator and for a slice that the host does not have.
 std::vector<int> cores_of(const Device& device);
 
 /// Returns the number of intra-op threads for each shard on slices: the cores

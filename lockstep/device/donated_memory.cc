@@ -15,7 +15,7 @@ DonatedMemory::DonatedMemory(const Device& device, std::span<std::byte> memory,
                              std::span<const int64_t> tensor_bytes,
                              std::shared_ptr<const void> owner)
     : slice_(device.index) {
-  if (device.is_cuda()) return;
+  if (!device.is_cpu()) return;
   account_of(device);  // throws if there is no account
   donate(memory, tensor_bytes, std::move(owner));
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -15,8 +16,8 @@
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/block_cache.h"
-#include "lockstep/device/cuda.h"
 #include "lockstep/device/memory_account.h"
 #include "lockstep/device/tensor_device.h"
 
@@ -26,7 +27,7 @@ namespace {
 // Above LibTorch's own allocator, which has priority 0, and below a user's
 // allocator of the highest priority.
 constexpr uint8_t kPriority = 100;
-constexpr Device kHost{DeviceKind::kCpu, kHostIndex, 1};
+constexpr Device kHost{c10::kCPU, kHostIndex, 1};
 
 constinit thread_local Device charged_device = kHost;
 
@@ -153,7 +154,7 @@ bool has_accounting_allocator() {
 }
 
 MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {
-  if (device.is_cuda()) return;
+  if (!device.is_cpu()) return;
   account_of(device);  // throws if there is no account
   charged_device = device;
 }
@@ -161,7 +162,7 @@ MemoryScope::MemoryScope(const Device& device) : previous_(charged_device) {
 MemoryScope::~MemoryScope() { charged_device = previous_; }
 
 MemoryStats memory_stats(const Device& device) {
-  if (device.is_cuda()) return cuda::memory_stats(device.index);
+  if (!device.is_cpu()) return accelerator::memory_stats(device);
   return account_of(device).stats();
 }
 
@@ -172,7 +173,7 @@ void reset_peak_memory() {
     MemoryAccount& account = account_of(slice);
     account.peak_bytes = account.live_bytes.load();
   }
-  if (cuda::device_count() > 0) cuda::reset_peak_memory();
+  accelerator::reset_peak_memory();
 }
 
 void release_cached_memory() {
@@ -183,8 +184,8 @@ void release_cached_memory() {
 
 std::optional<Device> DeviceOf::operator()(const at::Tensor& tensor) const {
   if (!tensor.defined()) return std::nullopt;
-  if (tensor.is_cuda()) {
-    return Device{DeviceKind::kCuda, tensor.device().index(), 0};
+  if (at::isAccelerator(tensor.device().type())) {
+    return Device{tensor.device().type(), tensor.device().index(), 0};
   }
   if (!tensor.is_cpu() || !tensor.has_storage()) return std::nullopt;
   const c10::DataPtr& memory = tensor.storage().data_ptr();
@@ -194,7 +195,7 @@ std::optional<Device> DeviceOf::operator()(const at::Tensor& tensor) const {
   }
   const BlockHeader* block = BlockHeader::of(memory.get_context());
   if (block->account == kHostIndex) return std::nullopt;
-  return Device{DeviceKind::kCpu, block->account, block->slices};
+  return Device{c10::kCPU, block->account, block->slices};
 }
 
 }  // namespace lockstep

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 
 // A scope affects operators that are called without a generator through a
 // dispatch key that no tensor has and that a thread can switch on. For this
@@ -106,12 +107,10 @@ RandomState RandomState::of_thread() {
     const std::lock_guard lock(generator.mutex());
     state.cpu_ = generator.clone();
   }
-  if (cuda::device_count() > 0) {
-    auto generator = cuda::current_generator();
-    if (!generator.defined()) return state;
-    const std::lock_guard lock(generator.mutex());
-    state.gpu_ = generator.clone();
-  }
+  auto generator = accelerator::current_generator();
+  if (!generator.defined()) return state;
+  const std::lock_guard lock(generator.mutex());
+  state.accelerator_ = generator.clone();
   return state;
 }
 
@@ -119,17 +118,17 @@ struct RandomScope::State {
   at::Generator generator;
   const at::Generator* outer_generator = nullptr;
   bool outer_key = false;
-  torch::Tensor outer_gpu_state;  // undefined: nothing to restore
+  at::Tensor outer_state;  // of the accelerator; undefined: none to restore
 
-  /// Calls `change` with the generator of this thread's GPU, whose state is
-  /// restored at the end. Does nothing if there is no such generator.
+  /// Calls `change` with the generator of this thread's accelerator, whose
+  /// state is restored at the end. Does nothing if there is no such generator.
   template <class Change>
-  void change_gpu(const Change& change) {
-    auto gpu = cuda::current_generator();
-    if (!gpu.defined()) return;
-    const std::lock_guard lock(gpu.mutex());
-    outer_gpu_state = gpu.get_state();
-    change(gpu);
+  void change_accelerator(const Change& change) {
+    auto current = accelerator::current_generator();
+    if (!current.defined()) return;
+    const std::lock_guard lock(current.mutex());
+    outer_state = current.get_state();
+    change(current);
   }
 };
 
@@ -137,18 +136,17 @@ RandomScope::RandomScope(uint64_t seed, uint64_t step, uint64_t shard,
                          uint64_t phase)
     : state_(std::make_unique<State>()) {
   const uint64_t stream = mix_seed(seed, step, shard, phase);
-  if (cuda::device_count() > 0) {
-    state_->change_gpu(
-        [&](at::Generator& gpu) { gpu.set_current_seed(stream); });
-  }
+  state_->change_accelerator(
+      [&](at::Generator& generator) { generator.set_current_seed(stream); });
   enter(at::make_generator<at::CPUGeneratorImpl>(stream));
 }
 
 RandomScope::RandomScope(const RandomState& state)
     : state_(std::make_unique<State>()) {
-  if (state.gpu_.defined()) {
-    state_->change_gpu(
-        [&](at::Generator& gpu) { gpu.set_state(state.gpu_.get_state()); });
+  if (state.accelerator_.defined()) {
+    state_->change_accelerator([&](at::Generator& generator) {
+      generator.set_state(state.accelerator_.get_state());
+    });
   }
   enter(state.cpu_.clone());
 }
@@ -164,10 +162,10 @@ void RandomScope::enter(at::Generator generator) {
 RandomScope::~RandomScope() {
   c10::impl::tls_set_dispatch_key_included(kScopeKey, state_->outer_key);
   scope_generator = state_->outer_generator;
-  if (!state_->outer_gpu_state.defined()) return;
-  auto generator = cuda::current_generator();
+  if (!state_->outer_state.defined()) return;
+  auto generator = accelerator::current_generator();
   const std::lock_guard lock(generator.mutex());
-  generator.set_state(state_->outer_gpu_state);
+  generator.set_state(state_->outer_state);
 }
 
 }  // namespace lockstep

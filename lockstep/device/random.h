@@ -21,7 +21,7 @@ class RandomState {
  private:
   friend class RandomScope;
   at::Generator cpu_;
-  at::Generator gpu_;  // undefined: not in use
+  at::Generator accelerator_;  // undefined: not in use
 };
 
 /// While a scope exists, random operators that this thread calls without a

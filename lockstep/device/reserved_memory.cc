@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/memory_account.h"
 #include "lockstep/device/sparse_gpu_memory.h"
 #include "lockstep/device/tensor_in_memory.h"
@@ -36,17 +36,18 @@ struct Reservation {
   int64_t bytes = 0;  // size of the mapping, in whole pages
   int64_t charged = 0;
   int account = kHostIndex;
-  // For a tensor on a GPU.
-  int gpu = 0;
-  std::unique_ptr<SparseGpuMemory> on_gpu;
+  // For a tensor on an accelerator: with CUDA, memory for the used ranges only.
+  Device device;
+  std::unique_ptr<SparseGpuMemory> sparse;
+  c10::DataPtr whole;
 };
 
 // The address of this function marks the storage of a reserved tensor.
 void release_reservation(void* context) {
   const std::unique_ptr<Reservation> reservation(
       static_cast<Reservation*>(context));
-  if (reservation->on_gpu) {
-    cuda::wait_for_all(reservation->gpu);
+  if (!reservation->device.is_cpu()) {
+    accelerator::wait_for_all(reservation->device);
     return;
   }
   ::munmap(reservation->memory, static_cast<size_t>(reservation->bytes));
@@ -61,13 +62,19 @@ const Reservation* reservation_of(const Tensor& tensor) {
   return static_cast<const Reservation*>(data.get_context());
 }
 
-void* reserve_on_gpu(const Tensor& like, Reservation& reservation) {
+void* reserve_on_accelerator(const Tensor& like, Reservation& reservation) {
+  reservation.device = {like.device().type(), like.device().index(), 0};
+  if (!like.is_cuda()) {
+    const c10::DeviceGuard guard(like.device());
+    reservation.whole =
+        c10::GetAllocator(like.device().type())->allocate(like.nbytes());
+    return reservation.whole.get();
+  }
   static const CudaDriver driver = CudaDriver::open();
-  reservation.gpu = like.device().index();
-  reservation.on_gpu = std::make_unique<SparseGpuMemory>(
-      driver, reservation.gpu, static_cast<int64_t>(like.nbytes()),
+  reservation.sparse = std::make_unique<SparseGpuMemory>(
+      driver, reservation.device.index, static_cast<int64_t>(like.nbytes()),
       reservation.used);
-  return reservation.on_gpu->data();
+  return reservation.sparse->data();
 }
 
 void* reserve_on_host(const Tensor& like, Reservation& reservation) {
@@ -101,12 +108,12 @@ Tensor reserved_like(const Tensor& like, const std::vector<ByteRange>& used,
   auto reservation = std::make_unique<Reservation>();
   reservation->used = used;
   reservation->number = number;
-  void* memory = like.is_cuda() ? reserve_on_gpu(like, *reservation)
-                                : reserve_on_host(like, *reservation);
+  void* memory = like.is_cpu() ? reserve_on_host(like, *reservation)
+                               : reserve_on_accelerator(like, *reservation);
   Tensor tensor = tensor_in_memory(
       {memory, reservation.release(), &release_reservation, like.device()},
       like);
-  if (like.is_cuda()) tensor.zero_();
+  if (!like.is_cpu()) tensor.zero_();
   return tensor;
 }
 
@@ -118,8 +125,7 @@ std::optional<int64_t> reserved_number(const Tensor& tensor) {
 
 void release_unused(const Tensor& tensor) {
   const Reservation* reservation = reservation_of(tensor);
-  // On a GPU, unused ranges never had memory.
-  if (reservation == nullptr || reservation->on_gpu) return;
+  if (reservation == nullptr || !reservation->device.is_cpu()) return;
   // Releases the whole pages between the used ranges.
   int64_t begin = 0;
   const auto release = [&](int64_t end) {

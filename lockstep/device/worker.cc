@@ -11,7 +11,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
@@ -19,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/memory.h"
 
@@ -54,7 +53,7 @@ void wait_while(const std::atomic<int>& state, int value, bool may_spin) {
 
 /// Spinning threads that share a core only slow each other down.
 bool may_spin_on(const Device& device) {
-  return device.is_cuda() ||
+  return !device.is_cpu() ||
          static_cast<size_t>(device.slices) <= allowed_cores().size();
 }
 
@@ -100,20 +99,20 @@ class Worker::Impl {
     }
     task_ = std::move(task);
     caller_state_.emplace();
-    if (device_.is_cuda()) fence_ = cuda::record_fence(device_.index);
+    if (!device_.is_cpu()) fence_.emplace(device_);
     set_state(kRunning);
   }
 
   void wait() {
     refuse_own_thread("wait");
     wait_while(state_, kRunning, may_spin_);
-    if (device_.is_cuda() && fence_ != nullptr) cuda::wait_fence(fence_);
-    fence_ = nullptr;
+    if (fence_) fence_->wait();
+    fence_.reset();
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, {}));
   }
 
   void run_here(const std::function<void()>& task) {
-    auto fence = cuda::record_fence(device_.index);
+    std::optional<accelerator::Fence> fence(device_);
     {
       const c10::StreamGuard stream(stream_.value());
       const auto busy = c10::make_scope_exit(
@@ -122,11 +121,11 @@ class Worker::Impl {
             device_of_thread = outer;
             busy_ticks_ += (Clock::now() - begin).count();
           });
-      cuda::wait_fence(fence);
+      fence->wait();
       task();
-      fence = cuda::record_fence(device_.index);
+      fence.emplace(device_);
     }
-    cuda::wait_fence(fence);
+    fence->wait();
   }
 
   const Device& device() const { return device_; }
@@ -162,11 +161,8 @@ class Worker::Impl {
   }
 
   void bind() {
-    if (device_.is_cuda()) {
-      cuda::bind_thread(device_.index);
-      const c10::Device gpu(c10::DeviceType::CUDA,
-                            static_cast<c10::DeviceIndex>(device_.index));
-      stream_ = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
+    if (!device_.is_cpu()) {
+      stream_ = accelerator::bind_thread(device_);
       if (intra_op_threads_ == 0) intra_op_threads_ = at::get_num_threads();
     } else {
       const auto cores = cores_of(device_);
@@ -182,9 +178,9 @@ class Worker::Impl {
     const auto begin = Clock::now();
     try {
       const at::ThreadLocalStateGuard guard(*caller_state_);
-      if (fence_ != nullptr) cuda::wait_fence(fence_);
+      if (fence_) fence_->wait();
       task_();
-      if (fence_ != nullptr) fence_ = cuda::record_fence(device_.index);
+      if (fence_) fence_.emplace(device_);
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -212,13 +208,13 @@ class Worker::Impl {
   const Device device_;
   int intra_op_threads_;
   const bool may_spin_ = may_spin_on(device_);
-  std::optional<c10::Stream> stream_;  // of a GPU
+  std::optional<c10::Stream> stream_;  // of an accelerator
   // The members below belong to the caller while the worker is idle, and to the
   // worker while it runs. state_ transfers them.
   std::atomic<int> state_{kStarting};
   std::function<void()> task_;
   std::optional<at::ThreadLocalState> caller_state_;
-  std::shared_ptr<cuda::Fence> fence_;
+  std::optional<accelerator::Fence> fence_;
   std::exception_ptr error_;
   std::atomic<Clock::rep> busy_ticks_{0};
   std::thread thread_;

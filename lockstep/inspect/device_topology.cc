@@ -130,6 +130,13 @@ Topology host_topology(std::span<const Device> slices) {
 
 Topology device_topology(std::span<const Device> devices) {
   if (devices.front().is_cpu()) return host_topology(devices);
+  if (!devices.front().is_cuda()) {
+    throw DeviceError({.code = ErrorCode::kDeviceFailed,
+                       .what = fmt::format("no library says how {} and the "
+                                           "others are connected",
+                                           devices.front().name()),
+                       .expected = "GPUs of NVIDIA, or slices of the host"});
+  }
   std::vector<std::string> uuids;
   for (const Device& device : devices) {
     uuids.push_back(cuda::uuid(device.index));

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/median.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/worker.h"
 
@@ -36,7 +36,7 @@ struct End {
     worker.start([this, task] {
       const torch::NoGradGuard no_grad;
       task();
-      if (device.is_cuda()) cuda::synchronize();
+      if (!device.is_cpu()) accelerator::synchronize(device);
     });
   }
   void run(const std::function<void()>& task) {

@@ -54,10 +54,12 @@ Device device_of_rank(const ProcessGroup& world, const ModuleHandle& module,
                       const DistributedDataParallelOptions& options) {
   if (options.device()) return *options.device();
   for (const auto& [name, parameter] : module.parameters) {
-    if (!parameter.is_cuda()) break;
-    return {.kind = DeviceKind::kCuda, .index = parameter.device().index()};
+    if (parameter.is_cpu()) break;
+    return {.type = parameter.device().type(),
+            .index = parameter.device().index(),
+            .slices = 0};
   }
-  return {.kind = DeviceKind::kCpu,
+  return {.type = c10::kCPU,
           .index = world.local_rank(),
           .slices = world.local_size()};
 }

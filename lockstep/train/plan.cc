@@ -333,11 +333,11 @@ Plan make_plan(const TrainOptions& options, const ProcessGroup& world,
           : static_cast<int>(saved_number(saved, "intra_op_threads", kMostSaved)
                                  .value_or(0));
   if (plan.intra_op_threads == 0) {
-    const bool is_cuda = plan.devices.front().is_cuda();
+    const bool is_host = plan.devices.front().is_cpu();
     plan.intra_op_threads =
-        is_cuda ? 1
-                : threads_of_shard(plan.devices, plan.shards, world.size(),
-                                   world.local_size());
+        is_host ? threads_of_shard(plan.devices, plan.shards, world.size(),
+                                   world.local_size())
+                : 1;
   }
   return plan;
 }

@@ -50,7 +50,7 @@ TEST(DevicesOfManySlices, ReadsANumberAsSlicesWhereThereIsNoGpu) {
 TEST(DevicesOfManySlices, ReadsAListAsIndices) {
   const auto list = many(" cpu:1 , cpu:0 ");
   EXPECT_EQ(join_names(list), "cpu:1, cpu:0");
-  EXPECT_EQ(list[0], (Device{DeviceKind::kCpu, 1, 2}));
+  EXPECT_EQ(list[0], (Device{c10::kCPU, 1, 2}));
 }
 
 TEST(DevicesOfManySlices, RefusesADeviceNamedTwice) {
@@ -150,9 +150,8 @@ TEST(Devices, HasTwoNamesForTheDefaultList) {
 }
 
 TEST(TorchDevice, IsOneDeviceForAllSlices) {
-  EXPECT_EQ(torch_device({DeviceKind::kCpu, 1, 2}),
-            c10::Device(c10::DeviceType::CPU));
-  EXPECT_EQ(torch_device({DeviceKind::kCuda, 1, 0}),
+  EXPECT_EQ(torch_device({c10::kCPU, 1, 2}), c10::Device(c10::DeviceType::CPU));
+  EXPECT_EQ(torch_device({c10::kCUDA, 1, 0}),
             c10::Device(c10::DeviceType::CUDA, 1));
 }
 
@@ -160,7 +159,7 @@ TEST(CoresOf, CutsTheHostIntoEqualSlicesThatDoNotOverlap) {
   for (int slices = 1; slices <= core_count(); ++slices) {
     std::set<int> seen;
     for (int i = 0; i < slices; ++i) {
-      const auto cores = cores_of({DeviceKind::kCpu, i, slices});
+      const auto cores = cores_of({c10::kCPU, i, slices});
       EXPECT_EQ(cores.size(), allowed_cores().size() / size_t(slices));
       for (const int core : cores) EXPECT_TRUE(seen.insert(core).second);
     }
@@ -168,9 +167,9 @@ TEST(CoresOf, CutsTheHostIntoEqualSlicesThatDoNotOverlap) {
 }
 
 TEST(CoresOf, RefusesWhatIsNoSlice) {
-  EXPECT_THROW(cores_of({DeviceKind::kCuda, 0, 0}), DeviceError);
-  EXPECT_THROW(cores_of({DeviceKind::kCpu, 2, 2}), DeviceError);
-  EXPECT_THROW(cores_of({DeviceKind::kCpu, -1, 2}), DeviceError);
+  EXPECT_THROW(cores_of({c10::kCUDA, 0, 0}), DeviceError);
+  EXPECT_THROW(cores_of({c10::kCPU, 2, 2}), DeviceError);
+  EXPECT_THROW(cores_of({c10::kCPU, -1, 2}), DeviceError);
 }
 
 }  // namespace

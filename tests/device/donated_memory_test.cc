@@ -56,7 +56,7 @@ class Donated : public testing::Test {
 };
 
 // Each test has a slice of its own.
-Device slice(int index) { return {DeviceKind::kCpu, 60 + index, 128}; }
+Device slice(int index) { return {c10::kCPU, 60 + index, 128}; }
 
 torch::Tensor new_tensor() {
   return torch::empty({kTensorBytes}, torch::kUInt8);

@@ -25,7 +25,7 @@ namespace lockstep {
 namespace {
 
 // Each test has a slice of its own, so that none sees another's account.
-Device slice(int index) { return {DeviceKind::kCpu, index, 32}; }
+Device slice(int index) { return {c10::kCPU, index, 32}; }
 
 class Memory : public ::testing::Test {
  protected:
@@ -219,8 +219,8 @@ TEST_F(Memory, NamesTheLimitThatAProcessHas) {
 }
 
 TEST_F(Memory, RefusesASliceBeyondTheAccounts) {
-  EXPECT_THROW(MemoryScope({DeviceKind::kCpu, kMaxSlices, 999}), DeviceError);
-  EXPECT_THROW(memory_stats({DeviceKind::kCpu, -1, 1}), DeviceError);
+  EXPECT_THROW(MemoryScope({c10::kCPU, kMaxSlices, 999}), DeviceError);
+  EXPECT_THROW(memory_stats({c10::kCPU, -1, 1}), DeviceError);
 }
 
 TEST_F(Memory, AbortsWhenABlockIsOverwritten) {

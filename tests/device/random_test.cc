@@ -164,7 +164,7 @@ TEST(RandomScope, Nests) {
 }
 
 TEST(RandomScope, IsNotSharedWithAWorkerThatItsThreadStarts) {
-  Worker worker({DeviceKind::kCpu, 0, 1}, 1);
+  Worker worker({c10::kCPU, 0, 1}, 1);
   const RandomScope scope(4, 5, 6);
   const auto state = default_state();
   torch::Tensor own;

@@ -24,7 +24,7 @@ namespace {
 
 // As if cut for a machine with one core a slice, however many there are.
 Device slice(int index) {
-  return {DeviceKind::kCpu, index,
+  return {c10::kCPU, index,
           std::max(2, static_cast<int>(allowed_cores().size()))};
 }
 
@@ -104,7 +104,7 @@ TEST(Worker, PinsItsIntraOpThreadsToo) {
 
 TEST(Worker, ComputesWithAThreadPerCoreUnlessTold) {
   EXPECT_EQ(Worker(slice(0)).intra_op_threads(), 1);
-  EXPECT_EQ(Worker({DeviceKind::kCpu, 0, 1}).intra_op_threads(),
+  EXPECT_EQ(Worker({c10::kCPU, 0, 1}).intra_op_threads(),
             static_cast<int>(allowed_cores().size()));
   EXPECT_THROW(Worker(slice(0), -1), DeviceError);
 }
@@ -226,8 +226,7 @@ TEST(Worker, CountsTheTimeItIsBusy) {
 }
 
 TEST(Worker, FailsToStartOnAGpuThatIsNotThere) {
-  EXPECT_THROW(Worker({DeviceKind::kCuda, cuda_device_count(), 0}),
-               DeviceError);
+  EXPECT_THROW(Worker({c10::kCUDA, cuda_device_count(), 0}), DeviceError);
 }
 
 TEST(RunAll, GivesEachWorkerItsIndex) {
@@ -265,8 +264,7 @@ TEST(RunAll, WorksWithMoreWorkersThanCores) {
   const int count = static_cast<int>(allowed_cores().size()) + 3;
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < count; ++i) {
-    workers.push_back(
-        std::make_unique<Worker>(Device{DeviceKind::kCpu, i, count}, 1));
+    workers.push_back(std::make_unique<Worker>(Device{c10::kCPU, i, count}, 1));
   }
   std::atomic<int> sum = 0;
   for (int round = 0; round < 100; ++round) {

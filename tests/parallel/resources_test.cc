@@ -147,7 +147,7 @@ TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
             auto net = std::make_shared<WideNetImpl>();
             // Each rank has its own slice, because ranks must not use
             // each other's memory.
-            const Device slice{DeviceKind::kCpu, world.rank(), 2};
+            const Device slice{c10::kCPU, world.rank(), 2};
             auto model = DataParallel(
                 net, {slice},
                 DataParallelOptions().process_group(world).intra_op_threads(1));

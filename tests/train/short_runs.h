@@ -15,7 +15,7 @@ namespace lockstep::train {
 
 /// Returns one of `count` equal slices of this host.
 inline Device cpu_slice(int index = 0, int count = 1) {
-  return {.kind = DeviceKind::kCpu, .index = index, .slices = count};
+  return {.type = c10::kCPU, .index = index, .slices = count};
 }
 
 inline std::vector<Device> cpu_slices(int count) {

@@ -12,6 +12,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/record/progress.h"
@@ -43,9 +44,8 @@ torch::DeviceType device_type_of(const DeviceFlags& flags,
                                  const std::vector<Device>& defaults) {
   std::vector<Device> named = defaults;
   if (!flags.devices.empty()) named = to_devices(flags, "all");
-  const bool has_gpu =
-      named.empty() ? cuda_device_count() > 0 : named.front().is_cuda();
-  return has_gpu ? torch::kCUDA : torch::kCPU;
+  return named.empty() ? accelerator::available().value_or(torch::kCPU)
+                       : named.front().type;
 }
 
 }  // namespace

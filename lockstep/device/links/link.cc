@@ -10,18 +10,18 @@ namespace lockstep {
 namespace {
 
 auto key_of(const Link& link) {
-  return std::tuple(link.from.kind, link.from.index, link.to.kind,
+  return std::tuple(link.from.type, link.from.index, link.to.type,
                     link.to.index);
 }
 
 std::optional<Device> parse_device(std::string_view text) {
-  const bool is_cpu = text.starts_with("cpu:");
-  if (!is_cpu && !text.starts_with("cuda:")) return std::nullopt;
-  const auto index = parse_number<int>(text.substr(text.find(':') + 1));
-  if (!index || *index < 0) return std::nullopt;
-  return Device{.kind = is_cpu ? DeviceKind::kCpu : DeviceKind::kCuda,
-                .index = *index,
-                .slices = is_cpu ? 1 : 0};
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  const auto type = parse_device_type(text.substr(0, colon));
+  const auto index = parse_number<int>(text.substr(colon + 1));
+  if (!type || !index || *index < 0) return std::nullopt;
+  return Device{
+      .type = *type, .index = *index, .slices = *type == c10::kCPU ? 1 : 0};
 }
 
 constexpr std::pair<BadLinks, const char*> kBadLinks[] = {
@@ -55,7 +55,7 @@ std::vector<Link> links_between(std::span<const Device> devices) {
   std::vector<Link> links;
   for (const Device& from : devices) {
     for (const Device& to : devices) {
-      if (from.kind == to.kind && from.index == to.index) continue;
+      if (from.type == to.type && from.index == to.index) continue;
       links.push_back({from, to});
     }
   }

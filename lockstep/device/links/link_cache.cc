@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/env.h"
@@ -9,6 +11,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/version.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda.h"
 
 namespace lockstep {
@@ -25,9 +28,14 @@ std::string cache_folder() {
 
 std::string identity_of_machine() {
   std::string text = std::string(kVersion) + ' ' + boot_id();
-  const int gpus = cuda::device_count();
-  if (gpus > 0) text += ' ' + std::to_string(cuda::driver_version());
-  for (int i = 0; i < gpus; ++i) text += ' ' + cuda::uuid(i);
+  const auto type = accelerator::available();
+  if (!type) return text;
+  const int count = accelerator::device_count(*type);
+  if (*type != c10::kCUDA) {
+    return fmt::format("{} {} {}", text, c10::DeviceTypeName(*type), count);
+  }
+  text += ' ' + std::to_string(cuda::driver_version());
+  for (int i = 0; i < count; ++i) text += ' ' + cuda::uuid(i);
   return text;
 }
 

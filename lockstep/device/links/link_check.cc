@@ -16,6 +16,7 @@
 
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/special_links.h"
@@ -68,13 +69,13 @@ void run(Worker& worker, const std::function<void()>& task) {
 }
 
 void finish(const Device& device) {
-  if (device.is_cuda()) cuda::synchronize();
+  if (!device.is_cpu()) accelerator::synchronize(device);
 }
 
 void copy_by_loads(const Link& link, Tensor& destination,
                    const Tensor& source) {
   with_faults(link, destination, [&] {
-    if (link.to.is_cuda() || link.from.is_cuda()) {
+    if (!link.to.is_cpu() || !link.from.is_cpu()) {
       // If GPUs can't read each other's memory, no kernel can, so the copy
       // engine copies.
       const bool is_done = link.to.is_cuda() && link.from.is_cuda() &&

@@ -19,7 +19,7 @@ namespace {
 // Slices share the host's memory, so copies between them use no link.
 bool may_be_bad(std::span<const Device> devices) {
   return devices.size() >= 2 &&
-         (devices.front().is_cuda() || has_link_faults());
+         (!devices.front().is_cpu() || has_link_faults());
 }
 
 std::vector<Link> not_checked(std::span<const Device> devices) {

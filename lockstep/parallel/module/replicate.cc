@@ -12,7 +12,7 @@ namespace lockstep {
 using torch::Tensor;
 
 void to(torch::nn::Module& module, const Device& device) {
-  if (device.is_cuda()) {
+  if (!device.is_cpu()) {
     module.to(torch_device(device));
     return;
   }
@@ -35,7 +35,7 @@ void detail::check_on_device(const ModuleHandle& module, const Device& device) {
     for (const auto& [name, tensor] : named) {
       const auto place = device_of(tensor);
       const bool ok =
-          place ? place->kind == device.kind && place->index == device.index
+          place ? place->type == device.type && place->index == device.index
                 : device.is_cpu() && tensor.is_cpu();
       if (ok) continue;
       throw InvalidArgument(

@@ -47,7 +47,7 @@ void warn_of_imbalance(const std::vector<Device>& devices) {
       const auto properties = cuda::properties(device.index);
       capacity.memory_bytes = properties.memory_bytes;
       capacity.cores = properties.multiprocessors;
-    } else {
+    } else if (device.is_cpu()) {
       capacity.cores = static_cast<int64_t>(cores_of(device).size());
     }
     capacities.push_back(std::move(capacity));

@@ -14,7 +14,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/random.h"
@@ -85,7 +85,7 @@ void warn_of_uneven_shards(int64_t shards, int64_t devices) {
 int intra_op_threads(const DataParallelOptions& options,
                      const std::vector<Device>& devices, int64_t shards) {
   if (options.intra_op_threads() > 0) return options.intra_op_threads();
-  if (devices[0].is_cuda()) return 0;
+  if (!devices[0].is_cpu()) return 0;
   return threads_of_shard(devices, shards, options.process_group().size(),
                           options.process_group().local_size());
 }
@@ -263,7 +263,7 @@ void ReplicaGroup::check_inputs(const IValue& inputs) const {
     const bool is_here =
         place ? std::any_of(devices_.begin(), devices_.end(),
                             [&](const Device& device) {
-                              return device.kind == place->kind &&
+                              return device.type == place->type &&
                                      device.index == place->index;
                             })
               : tensor.is_cpu();  // host memory can be copied to any device
@@ -462,7 +462,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   // LibTorch runs a backward on GPUs in its own thread of each GPU. This is one
   // of them. A worker's backward would wait for it, while it waits for the
   // worker.
-  const bool runs_here = devices_[0].is_cuda() &&
+  const bool runs_here = !devices_[0].is_cpu() &&
                          torch::autograd::get_current_graph_task_id() >= 0;
   const auto run_shards = [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
@@ -473,7 +473,9 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
         const ShardScope scope(this, s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
-      if (devices_[k].is_cuda() && !runs_here) cuda::synchronize();
+      if (!devices_[k].is_cpu() && !runs_here) {
+        accelerator::synchronize(devices_[k]);
+      }
     });
   };
   try {

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/optim/blocks.h"
@@ -94,7 +94,7 @@ void ShardedUpdate::for_each_block(
                           scratch);
                    }
                  });
-    if (device.is_cuda()) cuda::synchronize();
+    if (!device.is_cpu()) accelerator::synchronize(device);
   });
 }
 

@@ -22,9 +22,7 @@ using tasks::TextOptions;
 using train::Strategy;
 using train::TrainOptions;
 
-Device whole_host() {
-  return {.kind = DeviceKind::kCpu, .index = 0, .slices = 1};
-}
+Device whole_host() { return {.type = c10::kCPU, .index = 0, .slices = 1}; }
 
 /// Memory that one shard takes on its device, in bytes.
 struct ShardMemory {

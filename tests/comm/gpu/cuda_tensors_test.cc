@@ -8,7 +8,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/nccl_transport.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
+#include "lockstep/device/device.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep::cuda_tensors_test {
@@ -42,7 +43,7 @@ void add_late(Tensor& tensor, double value) {
 class OnOneGpu : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
+    if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   }
   static void on_ranks(const std::function<void(const ProcessGroup&)>& task) {
     ProcessGroupOptions options;
@@ -52,7 +53,8 @@ class OnOneGpu : public testing::TestWithParam<const char*> {
     spawn(
         kRanks,
         [&](const ProcessGroup& world) {
-          cuda::bind_thread(0);  // each rank has a stream
+          accelerator::bind_thread(
+              {c10::kCUDA, 0, 0});  // each rank has a stream
           task(world);
         },
         options);
@@ -133,8 +135,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, OnOneGpu, testing::Values("shm", "tcp"),
                          });
 
 TEST(Nccl, RunsEachCollectiveOfOneRank) {
-  if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
-  cuda::bind_thread(0);
+  if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
+  accelerator::bind_thread({c10::kCUDA, 0, 0});
   const auto store = c10::make_intrusive<c10d::HashStore>();
   NcclTransport nccl(make_nccl_backend(store, 0, 1, kTimeout), torch::kCUDA,
                      kTimeout);

@@ -28,9 +28,9 @@ TEST(CudaDevices, AreAllFoundByAuto) {
 class CudaDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
+    if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   }
-  const Device gpu_{DeviceKind::kCuda, 0, 0};
+  const Device gpu_{c10::kCUDA, 0, 0};
 };
 
 TEST_F(CudaDevice, HasANameAndMemory) {

@@ -25,7 +25,7 @@ using Kind = LinkFinding::Kind;
 std::vector<Device> slices(int count) {
   std::vector<Device> all;
   for (int i = 0; i < count; ++i) {
-    all.push_back({.kind = DeviceKind::kCpu, .index = i, .slices = count});
+    all.push_back({.type = c10::kCPU, .index = i, .slices = count});
   }
   return all;
 }

@@ -82,7 +82,7 @@ TEST(GradientBuckets, SendsBucketsInOrderWhateverIsReadyFirst) {
 TEST(GradientBuckets, SumWeightedGradientsWhereTheyLie) {
   const auto task = [](ProcessGroup world) {
     const int rank = world.rank();
-    const MemoryScope scope({DeviceKind::kCpu, rank, 2});
+    const MemoryScope scope({c10::kCPU, rank, 2});
     const std::vector<torch::Tensor> parameters{
         torch::zeros({10}), torch::zeros({400, 300}), torch::zeros({3})};
     GradientBuckets buckets(world, parameters, 25 << 20);

@@ -389,7 +389,7 @@ TEST(DdpLargeGradients, AreSummedWhereTheyLie) {
   };
   const auto task = [&](ProcessGroup world) {
     // As a slice, so that its gradients are made in its own memory.
-    const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
+    const MemoryScope scope({c10::kCPU, world.rank(), 2});
     auto net = filled(std::make_shared<NetImpl>(kHidden));
     DistributedDataParallel<NetImpl> model(net, world);
     Tensor earlier, copy_of_earlier;

@@ -69,7 +69,7 @@ TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
   };
   for (const Options& options : every_option()) {
     const auto task = [&](ProcessGroup world) {
-      const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
+      const MemoryScope scope({c10::kCPU, world.rank(), 2});
       auto net = std::make_shared<PositionsImpl>(kSize);
       Positions model(net, world, options);
       const Tensor x = of_rank(world.rank());
@@ -105,7 +105,7 @@ TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
     return (torch::arange(512) * 0.37F + rank).sin().unsqueeze(0);
   };
   const auto task = [&](ProcessGroup world) {
-    const MemoryScope scope({DeviceKind::kCpu, world.rank(), 2});
+    const MemoryScope scope({c10::kCPU, world.rank(), 2});
     auto net = std::make_shared<GapsImpl>();
     DistributedDataParallel<GapsImpl> model(net, world);
     const Tensor x = of_rank(world.rank());

@@ -149,7 +149,7 @@ struct DeepNetImpl : torch::nn::Cloneable<DeepNetImpl> {
 /// Bytes for each parameter that a rank's account has at the most in a step.
 double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
   const Device device{
-      .kind = DeviceKind::kCpu, .index = world.rank(), .slices = world.size()};
+      .type = c10::kCPU, .index = world.rank(), .slices = world.size()};
   const MemoryScope scope(device);
   const auto net = std::make_shared<DeepNetImpl>();
   DataParallel model(

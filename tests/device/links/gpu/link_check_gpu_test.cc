@@ -2,13 +2,14 @@
 #include <torch/types.h>
 
 #include "lockstep/device/cuda.h"
+#include "lockstep/device/device.h"
 #include "lockstep/device/links/link_check.h"
 
 namespace lockstep {
 namespace {
 
 TEST(CudaLinks, CarryWhatIsSent) {
-  if (cuda::device_count() < 2) GTEST_SKIP() << "this machine has no two GPUs";
+  if (cuda_device_count() < 2) GTEST_SKIP() << "this machine has no two GPUs";
   const auto gpus = devices("cuda");
   for (const LinkFinding& finding : check_links(links_between(gpus), {})) {
     ADD_FAILURE() << finding.text();
@@ -16,8 +17,8 @@ TEST(CudaLinks, CarryWhatIsSent) {
 }
 
 TEST(CudaLinks, ToTheHostAndBackCarryWhatIsSent) {
-  if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
-  const Device host, gpu{DeviceKind::kCuda, 0, 0};
+  if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
+  const Device host, gpu{c10::kCUDA, 0, 0};
   for (const Link& link : {Link{host, gpu}, Link{gpu, host}}) {
     EXPECT_FALSE(check_copy({.link = link, .bytes = 1 << 20}, 0));
   }

@@ -8,7 +8,6 @@
 #include <torch/utils.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/device/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -30,7 +29,7 @@ using torch::Tensor;
 
 constexpr int64_t kBatch = 12;
 constexpr int64_t kSteps = 20;
-const Device kGpu{DeviceKind::kCuda, 0, 0};
+const Device kGpu{c10::kCUDA, 0, 0};
 
 std::shared_ptr<NetImpl> new_net() {
   auto net = filled(std::make_shared<NetImpl>(/*hidden=*/40'000));
@@ -82,7 +81,7 @@ std::vector<Tensor> trained_in_loop(const std::vector<Device>& devices,
 class OneGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
+    if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   }
 };
 

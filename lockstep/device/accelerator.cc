@@ -1,0 +1,120 @@
+#include "lockstep/device/accelerator.h"
+
+#include <string>
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/device/sparse_gpu_memory.h"
+
+namespace lockstep::accelerator {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+const at::AcceleratorHooksInterface& hooks(c10::DeviceType type) {
+  return at::globalContext().getAcceleratorHooksInterface(type);
+}
+
+/// Throws DeviceError if this process has no `device`.
+c10::Device checked(const Device& device) {
+  const int count = device_count(device.type);
+  if (device.index >= 0 && device.index < count) return torch_device(device);
+  const std::string type = c10::DeviceTypeName(device.type, true);
+  throw DeviceError(
+      {.code = ErrorCode::kNoSuchDevice,
+       .what = fmt::format("no device {}", device.name()),
+       .fix = count == 0
+                  ? "this process has no device of type " + type
+                  : fmt::format("it has {0}:0 to {0}:{1}", type, count - 1)});
+}
+
+}  // namespace
+
+std::optional<c10::DeviceType> available() {
+  const auto type = at::getAccelerator();
+  return type && device_count(*type) > 0 ? type : std::nullopt;
+}
+
+int device_count(c10::DeviceType type) {
+  return c10::impl::hasDeviceGuardImpl(type)
+             ? VirtualGuardImpl(type).deviceCount()
+             : 0;
+}
+
+c10::Stream bind_thread(const Device& device) {
+  const c10::Device bound = checked(device);
+  at::globalContext().lazyInitDevice(bound.type());
+  const VirtualGuardImpl guard(bound.type());
+  guard.setDevice(bound);
+  const c10::Stream stream = guard.getStreamFromGlobalPool(bound);
+  guard.exchangeStream(stream);
+  return stream;
+}
+
+c10::Stream current_stream(const Device& device) {
+  return VirtualGuardImpl(device.type).getStream(torch_device(device));
+}
+
+void synchronize(const Device& device) { current_stream(device).synchronize(); }
+
+void wait_for_all(const Device& device) noexcept {
+  try {
+    // Unlike a DeviceGuard, this does not take memory on a current device that
+    // the process does not use.
+    const auto index = static_cast<c10::DeviceIndex>(device.index);
+    const auto current = hooks(device.type).maybeExchangeDevice(index);
+    VirtualGuardImpl(device.type).synchronizeDevice(index);
+    hooks(device.type).maybeExchangeDevice(current);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+MemoryStats memory_stats(const Device& device) {
+  const c10::Device counted = checked(device);
+  at::globalContext().lazyInitDevice(counted.type());
+  const auto stats =
+      at::getDeviceAllocator(counted.type())->getDeviceStats(counted.index());
+  constexpr auto kTotal =
+      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto& allocated = stats.allocated_bytes[kTotal];
+  const auto& reserved = stats.reserved_bytes[kTotal];
+  // The allocator's peak excludes sparse memory, so its present size is added.
+  const int64_t sparse =
+      device.is_cuda() ? SparseGpuMemory::live_bytes(device.index) : 0;
+  return {allocated.current + sparse, allocated.peak + sparse,
+          reserved.current - allocated.current};
+}
+
+void reset_peak_memory() {
+  const auto type = available();
+  if (!type) return;
+  for (int i = 0; i < device_count(*type); ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    if (!hooks(*type).hasPrimaryContext(index)) continue;
+    at::globalContext().lazyInitDevice(*type);
+    at::getDeviceAllocator(*type)->resetPeakStats(index);
+  }
+}
+
+at::Generator current_generator() {
+  const auto type = available();
+  if (!type) return {};
+  const auto index = VirtualGuardImpl(*type).getDevice().index();
+  if (!hooks(*type).hasPrimaryContext(index)) return {};
+  at::globalContext().lazyInitDevice(*type);
+  return hooks(*type).getDefaultGenerator(index);
+}
+
+Fence::Fence(const Device& device) : device_(device), event_(device.type) {
+  event_.record(current_stream(device_));
+}
+
+void Fence::wait() { event_.block(current_stream(device_)); }
+
+}  // namespace lockstep::accelerator

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include "lockstep/device/device.h"
+#include "lockstep/device/memory.h"
+
+// Devices with memory and streams of their own (CUDA, XPU, HPU, PrivateUse1,
+// ...), through the interface that LibTorch has for all of them. What only CUDA
+// has is in cuda.h. Functions that name a device throw DeviceError if this
+// process does not have it.
+namespace lockstep::accelerator {
+
+/// Returns the type of accelerator that this process can use, or nullopt.
+std::optional<c10::DeviceType> available();
+/// Returns the number of devices of `type`, which is 0 if this build of
+/// LibTorch does not know the type.
+int device_count(c10::DeviceType type);
+
+/// Makes `device` and a new stream of it current for this thread. Returns the
+/// stream.
+c10::Stream bind_thread(const Device& device);
+/// Returns this thread's stream on `device`.
+c10::Stream current_stream(const Device& device);
+/// Waits until this thread's stream on `device` is idle.
+void synchronize(const Device& device);
+/// Waits until all streams on `device` are idle. It does not throw. The next
+/// call reports an error of the device again.
+void wait_for_all(const Device& device) noexcept;
+
+/// Returns the account of LibTorch's allocator for `device`.
+MemoryStats memory_stats(const Device& device);
+/// Resets the peaks of all accelerators that this process uses.
+void reset_peak_memory();
+
+/// Returns the default generator of the thread's current accelerator. It is
+/// undefined if the process has none, or has not used it.
+at::Generator current_generator();
+
+/// A point in the work of a stream that another stream can wait for.
+class Fence {
+ public:
+  /// Marks the end of the work that this thread's stream on `device` has been
+  /// given so far.
+  explicit Fence(const Device& device);
+  /// Makes this thread's stream on the device wait for the point.
+  void wait();
+
+ private:
+  Device device_;
+  c10::Event event_;
+};
+
+}  // namespace lockstep::accelerator

@@ -1,0 +1,214 @@
+#include "tests/accelerator/stream.h"
+
+#include <array>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "tests/accelerator/accelerator.h"
+
+namespace lockstep::sim {
+
+using Clock = std::chrono::steady_clock;
+
+struct Event::Point {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_reached = false;
+  Clock::time_point time;
+};
+
+std::shared_ptr<Event::Point> Event::point() const {
+  const std::lock_guard lock(mutex_);
+  return point_;
+}
+
+std::shared_ptr<Event::Point> Event::renew() {
+  const std::lock_guard lock(mutex_);
+  point_ = std::make_shared<Point>();
+  return point_;
+}
+
+void Event::mark(Point& point) {
+  const std::lock_guard lock(point.mutex);
+  point.is_reached = true;
+  point.time = Clock::now();
+  point.changed.notify_all();
+}
+
+bool Event::is_reached(Point& point) {
+  const std::lock_guard lock(point.mutex);
+  return point.is_reached;
+}
+
+void Event::wait(Point& point) {
+  std::unique_lock lock(point.mutex);
+  point.changed.wait(lock, [&] { return point.is_reached; });
+}
+
+double Event::time_ms(Point& point) {
+  const std::lock_guard lock(point.mutex);
+  return std::chrono::duration<double, std::milli>(
+             point.time.time_since_epoch())
+      .count();
+}
+
+StreamThread::StreamThread(int device, int64_t id)
+    : device_(device),
+      id_(id),
+      random_(installed().seed * 1000003 +
+              static_cast<uint64_t>(device) * 1009 + static_cast<uint64_t>(id)),
+      thread_([this] { run(); }) {}
+
+void StreamThread::enqueue(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void StreamThread::drain() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty() && !is_running_; });
+  }
+  throw_error(device_);
+}
+
+bool StreamThread::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return tasks_.empty() && !is_running_;
+}
+
+void StreamThread::delay() {
+  constexpr uint64_t kOneOf = 8;
+  const int longest = installed().max_delay_us;
+  if (longest == 0 || random_() % kOneOf != 0) return;
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(random_() % static_cast<uint64_t>(longest)));
+}
+
+void StreamThread::run() {
+  for (;;) {
+    std::function<void()> task;
+    {
+      std::unique_lock lock(mutex_);
+      is_running_ = false;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+      is_running_ = true;
+    }
+    delay();
+    try {
+      task();
+    } catch (...) {
+      set_error(device_, std::current_exception());
+    }
+  }
+}
+
+namespace {
+
+/// All streams of all devices. Stream 0 of each device is its default stream.
+struct Streams {
+  std::mutex mutex;
+  std::array<std::vector<std::unique_ptr<StreamThread>>, kMaxDevices> of;
+  std::array<std::exception_ptr, kMaxDevices> errors;
+
+  static Streams& get() {
+    static auto* const streams = new Streams();  // threads run to the end
+    return *streams;
+  }
+  StreamThread& at(int device, int64_t id) {
+    const std::lock_guard lock(mutex);
+    auto& list = of.at(static_cast<size_t>(device));
+    if (list.empty()) add(device);
+    return *list.at(static_cast<size_t>(id));
+  }
+  /// Returns the id of the new stream. Requires the lock.
+  int64_t add(int device) {
+    auto& list = of.at(static_cast<size_t>(device));
+    const auto id = static_cast<int64_t>(list.size());
+    list.push_back(std::make_unique<StreamThread>(device, id));
+    return id;
+  }
+};
+
+thread_local int device_of_thread = 0;
+thread_local std::array<int64_t, kMaxDevices> stream_of_thread{};
+
+c10::Stream stream(int index, int64_t id) {
+  return c10::Stream(c10::Stream::UNSAFE,
+                     c10::Device(kSim, static_cast<c10::DeviceIndex>(index)),
+                     id);
+}
+
+}  // namespace
+
+StreamThread& thread_of(const c10::Stream& stream) {
+  return Streams::get().at(stream.device_index(), stream.id());
+}
+
+c10::Stream current_stream(int index) {
+  if (index < 0) index = device_of_thread;
+  return stream(index, stream_of_thread.at(static_cast<size_t>(index)));
+}
+
+c10::Stream exchange_stream(const c10::Stream& next) {
+  auto& current = stream_of_thread.at(static_cast<size_t>(next.device_index()));
+  const int64_t last = std::exchange(current, next.id());
+  return stream(next.device_index(), last);
+}
+
+c10::Stream new_stream(int index) {
+  if (index < 0) index = device_of_thread;
+  auto& streams = Streams::get();
+  streams.at(index, 0);
+  const std::lock_guard lock(streams.mutex);
+  const int64_t id = streams.add(index);
+  return stream(index, id);
+}
+
+int current_device() { return device_of_thread; }
+
+int exchange_device(int index) {
+  TORCH_CHECK(index >= 0 && index < installed().devices,
+              "there is no device sim:", index);
+  return std::exchange(device_of_thread, index);
+}
+
+void drain_device(int index) {
+  if (index < 0) index = device_of_thread;
+  auto& streams = Streams::get();
+  std::vector<StreamThread*> list;
+  {
+    const std::lock_guard lock(streams.mutex);
+    for (const auto& one : streams.of.at(static_cast<size_t>(index))) {
+      list.push_back(one.get());
+    }
+  }
+  for (StreamThread* one : list) one->drain();
+  throw_error(index);
+}
+
+void set_error(int index, std::exception_ptr error) {
+  auto& streams = Streams::get();
+  const std::lock_guard lock(streams.mutex);
+  auto& kept = streams.errors.at(static_cast<size_t>(index));
+  if (kept == nullptr) kept = std::move(error);
+}
+
+void throw_error(int index) {
+  auto& streams = Streams::get();
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(streams.mutex);
+    error = streams.errors.at(static_cast<size_t>(index));
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+}  // namespace lockstep::sim
