@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/transport/joined_messages.h"
-#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/device_transport.h"
 #include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/sparse_all_reduce.h"
 
@@ -308,8 +308,8 @@ class C10dBackend : public c10d::Backend {
 c10::intrusive_ptr<c10d::Backend> c10d_backend(const ProcessGroup& group) {
   if (group.size() == 1) return {};
   const auto& transport = group.transport();
-  if (const auto* nccl = dynamic_cast<NcclTransport*>(transport.get())) {
-    return nccl->backend();
+  if (const auto* device = dynamic_cast<DeviceTransport*>(transport.get())) {
+    return device->backend();
   }
   return c10::make_intrusive<C10dBackend>(transport);
 }

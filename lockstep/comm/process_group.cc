@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/transport/device_backends.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +32,10 @@ int ProcessGroup::local_size() const { return impl_->local_size; }
 
 std::string ProcessGroup::backend_name() const {
   return impl_->transport->name();
+}
+
+bool ProcessGroup::sums_along_tree() const {
+  return impl_->transport->sums_along_tree();
 }
 
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
@@ -232,6 +237,11 @@ std::optional<ProcessGroup> ProcessGroup::new_group(
 void ProcessGroup::abort(const std::string& reason) const noexcept {
   impl_->transport->abort(reason);
   if (impl_->host_transport) impl_->host_transport->abort(reason);
+}
+
+void register_backend(const std::string& name, torch::DeviceType device_type,
+                      BackendFactory make) {
+  add_device_backend({name, device_type, std::move(make)});
 }
 
 }  // namespace lockstep

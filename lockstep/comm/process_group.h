@@ -31,16 +31,18 @@ using ReduceOp = c10d::ReduceOp;
 /// Options for the connection between ranks, as in
 /// `ProcessGroupOptions().backend("tcp")`.
 struct ProcessGroupOptions {
-  /// "auto", "shm", "tcp" or "nccl". "auto" is nccl for GPUs. On CPU it is shm
-  /// if the ranks find that all of them are on one host, and tcp otherwise.
-  /// shm and tcp copy tensors on GPUs to the host and back. "gloo" is the
-  /// former name of tcp.
+  /// "auto", "shm", "tcp", "nccl" or the name of a registered backend. "auto"
+  /// is the backend for `device_type` (nccl for GPUs). On CPU, and for devices
+  /// without a backend, it is shm if the ranks find that all of them are on one
+  /// host, and tcp otherwise. shm and tcp copy tensors on devices to the host
+  /// and back. "gloo" is the former name of tcp.
   TORCH_ARG(std::string, backend) = "auto";
   /// Limit of each wait, for the other ranks to arrive and for each collective.
   TORCH_ARG(std::chrono::milliseconds, timeout){300'000};
   /// Device type of the ranks' tensors.
   TORCH_ARG(torch::DeviceType, device_type) = torch::kCPU;
-  /// nccl: action to take if copies between this host's GPUs arrive corrupted.
+  /// Backends for devices: action to take if copies between this host's devices
+  /// arrive corrupted.
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
 };
 
@@ -49,7 +51,7 @@ struct ProcessGroupOptions {
 /// the same order. In a group of one rank, it completes at once.
 ///
 /// Tensors are on the host or, with that `device_type`, on this rank's GPU.
-/// They may have gaps, except over nccl.
+/// They may have gaps, except over a backend for devices.
 ///
 /// A call returns when the result is ready. With `async_op`, it returns at once
 /// instead, and the Work is done when the result is ready. Calls of both kinds
@@ -69,14 +71,17 @@ class ProcessGroup {
   bool is_one_host() const { return local_size() == size(); }
   /// "shm", "tcp", "nccl"; "none" in a group of one rank.
   std::string backend_name() const;
+  /// Returns whether sums add the ranks along a tree (docs/collectives.md),
+  /// which gives the same bits on every rank and over each such backend: shm
+  /// and tcp do. Other backends have their own order.
+  bool sums_along_tree() const;
   /// The store in which the ranks met. Null in a group of one rank.
   const c10::intrusive_ptr<c10d::Store>& store() const;
   /// The limit of each wait. 0 in a group of one rank.
   std::chrono::milliseconds timeout() const;
 
-  /// Reduces in place. shm and tcp reduce along a tree (docs/collectives.md),
-  /// which gives the same bits on every rank and with both. nccl reduces in
-  /// NCCL's order. (train_step() sums along the tree over nccl, too.)
+  /// Reduces in place, along a tree or in the backend's order
+  /// (sums_along_tree()). train_step() sums along the tree over any backend.
   Work all_reduce(const torch::Tensor& tensor,
                   const ReduceOp& op = ReduceOp::SUM,
                   bool async_op = false) const;
@@ -197,6 +202,25 @@ class ProcessGroup {
 
   std::shared_ptr<const Impl> impl_;
 };
+
+/// Makes the c10d backend of one rank of a group. No other group uses `store`.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout)>;
+
+/// Registers a c10d backend that carries tensors on devices of `device_type`,
+/// as torch.distributed.Backend.register_backend() does. Like NCCL, it must run
+/// its calls in the order of the caller's streams. It is then the backend
+/// "auto" for that type. Must be called before init(). Throws InvalidArgument
+/// if the name or the type is taken ("nccl" is registered for CUDA).
+///
+///     lockstep::register_backend(
+///         "xccl", torch::kXPU, [](auto& store, int rank, int size, auto) {
+///           return c10::make_intrusive<c10d::ProcessGroupXCCL>(store, rank,
+///                                                              size);
+///         });
+void register_backend(const std::string& name, torch::DeviceType device_type,
+                      BackendFactory make);
 
 /// Joins the group of all ranks of a job, described by the environment of this
 /// process (see read_environment()). Every rank of the job must call it. Each

@@ -18,8 +18,9 @@
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/transport/device_transport.h"
 #include "lockstep/comm/transport/host_transport.h"
-#include "lockstep/comm/transport/nccl_transport.h"
 #include "lockstep/comm/transport/single_rank.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
@@ -141,24 +142,27 @@ std::string ProcessGroup::Impl::choose_backend(
   std::string name = options_.backend();
   const bool is_one_host = local_size == size;
   if (name == "auto") {
-    name = options_.device_type() == torch::kCUDA ? "nccl"
-           : is_one_host                          ? "shm"
-                                                  : "tcp";
+    const auto of_devices = device_backend(options_.device_type());
+    name = of_devices ? of_devices->name : is_one_host ? "shm" : "tcp";
   }
-  if (name != "shm" && name != "tcp" && name != "nccl") {
-    throw InvalidArgument("comm", {.code = ErrorCode::kUnknownName,
-                                   .what = "no such backend",
-                                   .expected = "auto, shm, tcp or nccl",
-                                   .got = name});
+  const auto of_devices = device_backend(name);
+  if (name != "shm" && name != "tcp" && !of_devices) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kUnknownName,
+         .what = "no such backend",
+         .expected = fmt::format("one of {}", fmt::join(backend_names(), ", ")),
+         .got = name});
   }
-  if (name == "nccl" && options_.device_type() != torch::kCUDA) {
+  if (of_devices && of_devices->device_type != options_.device_type()) {
     throw InvalidArgument(
         "comm",
         {.code = ErrorCode::kBadOption,
          .what = fmt::format("backend {} does not work on {} tensors", name,
                              c10::DeviceTypeName(options_.device_type(), true)),
-         .fix = "set ProcessGroupOptions().device_type(torch::kCUDA), or use "
-                "shm or tcp"});
+         .fix = fmt::format(
+             "set ProcessGroupOptions().device_type() to {}, or use shm or tcp",
+             c10::DeviceTypeName(of_devices->device_type, true))});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
@@ -173,21 +177,21 @@ std::string ProcessGroup::Impl::choose_backend(
 }
 
 void ProcessGroup::Impl::connect(const std::string& backend_name) {
-  const bool is_nccl = backend_name == "nccl";
-  if (is_nccl) avoid_bad_links();
+  const auto of_devices = device_backend(backend_name);
+  if (of_devices) avoid_bad_links(*of_devices);
   if (options_.device_type() != torch::kCPU) {
     const std::string host_backend = local_size == size ? "shm" : "tcp";
     host_transport = connect_host(
-        is_nccl ? host_backend : backend_name,
+        of_devices ? host_backend : backend_name,
         c10::make_intrusive<c10d::PrefixStore>("host", store), torch::kCPU);
   }
-  if (!is_nccl) {
+  if (!of_devices) {
     transport = connect_host(backend_name, store, options_.device_type());
     return;
   }
-  transport = std::make_shared<NcclTransport>(
-      make_nccl_backend(store, rank, size, timeout), options_.device_type(),
-      timeout);
+  transport = std::make_shared<DeviceTransport>(
+      of_devices->make(store, rank, size, timeout), of_devices->name,
+      of_devices->device_type, timeout);
 }
 
 std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
@@ -204,21 +208,33 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
                                          device_type, timeout);
 }
 
-// NCCL makes its own copies, peer to peer if the driver says that it can.
-void ProcessGroup::Impl::avoid_bad_links() const {
+// A backend for devices makes its own copies, peer to peer if the driver says
+// that it can.
+void ProcessGroup::Impl::avoid_bad_links(const DeviceBackend& backend) const {
   if (size == 1) return;
   std::string found;
   if (local_rank == 0 && local_size > 1) {
-    const std::vector<Device> gpus = devices("cuda");
-    guard_links(gpus, options_.bad_links());
-    for (const Link& link : links_between(gpus)) {
-      if (chosen_path(link) == CopyPath::kStaged) found = "bad";
+    const std::vector<Device> all =
+        devices(c10::DeviceTypeName(backend.device_type, true));
+    guard_links(all, options_.bad_links());
+    for (const Link& link : links_between(all)) {
+      if (chosen_path(link) == CopyPath::kStaged) found = link.name();
     }
   }
-  const auto all = all_gather_text(found);
-  if (std::find(all.begin(), all.end(), "bad") != all.end()) {
+  const auto of_ranks = all_gather_text(found);
+  const auto bad = std::find_if(of_ranks.begin(), of_ranks.end(),
+                                [](const auto& text) { return !text.empty(); });
+  if (bad == of_ranks.end()) return;
+  if (backend.name == "nccl") {
     ::setenv("NCCL_P2P_DISABLE", "1", /*overwrite=*/1);
+    return;
   }
+  throw CommError(
+      {.code = ErrorCode::kBadLink,
+       .what = fmt::format("copies {} arrive corrupted, and the backend {} "
+                           "can't be told to avoid them",
+                           *bad, backend.name),
+       .fix = "use the backend shm or tcp, which copy through the host"});
 }
 
 std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {

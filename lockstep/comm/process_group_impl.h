@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/comm/transport/transport.h"
 
@@ -55,7 +56,9 @@ class ProcessGroup::Impl {
       const c10::intrusive_ptr<c10d::Store>& store,
       c10::DeviceType device_type) const;
   std::unique_ptr<HostBackend> connect_tcp() const;
-  void avoid_bad_links() const;
+  /// Checks the links between the devices of this host, on which `backend`
+  /// copies. Throws CommError if some are bad and `backend` can't avoid them.
+  void avoid_bad_links(const DeviceBackend& backend) const;
   std::string get(const std::string& key) const;
 
   std::string master_addr_;

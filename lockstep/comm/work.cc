@@ -3,7 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/device_transport.h"
 
 namespace lockstep {
 
@@ -11,9 +11,9 @@ void Work::wait(std::chrono::milliseconds timeout) const {
   if (!work_) return;
   try {
     work_->wait(timeout);
-  } catch (const c10::DistBackendError& error) {
-    throw_nccl_error(error, c10d::opTypeToString(work_->retrieveOpType()) +
-                                " over nccl failed");
+  } catch (const c10::Error& error) {
+    throw_backend_error(
+        error, c10d::opTypeToString(work_->retrieveOpType()) + " failed");
   }
 }
 

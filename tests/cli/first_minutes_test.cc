@@ -27,7 +27,7 @@ TEST(DdpUsageErrors, AreFoundBeforeRanksStart) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--shards", "1"},
        "1 shard can't be shared by 2 devices (cpu:0, cpu:1)"},
-      {{"--backend", "nccl"}, "--backend nccl is for GPUs"},
+      {{"--backend", "nccl"}, "--backend nccl is for cuda devices"},
       {{"--nesterov", "--momentum", "0"}, "--nesterov needs a --momentum"},
       {{"--resume", "auto"}, "--resume auto needs --out-dir"},
       {{"--data", "cifar10"}, "--data-dir"}};

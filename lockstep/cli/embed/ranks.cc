@@ -12,6 +12,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/plan.h"
@@ -55,7 +56,7 @@ void add_rank_options(CLI::App& app, RankFlags& flags) {
                  "ddp: auto, shm, tcp or nccl; auto: nccl for GPUs, shm on "
                  "one host, else tcp")
       ->type_name("NAME")
-      ->check(backend_name({"auto", "shm", "tcp", "nccl"}));
+      ->check(backend_name(backend_names()));
   app.add_option(
          "--timeout", flags.timeout_s,
          "ddp: longest time in seconds that a rank waits for the others")

@@ -15,6 +15,7 @@
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/comm/environment.h"
+#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/plan.h"
 
@@ -106,10 +107,13 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
   options.zero(ZeroStage::kNone);
   options.communication(train::CommunicationOptions());
   options.devices(devices_of(flags));
-  if (flags.ranks.backend == "nccl" && options.devices().front().is_cpu()) {
-    throw BadUsage("[usage] --backend nccl is for GPUs, got --devices " +
-                   join_names(options.devices()) +
-                   "; use --backend shm or tcp, or auto");
+  const auto backend = device_backend(flags.ranks.backend);
+  if (backend && backend->device_type != options.devices().front().type) {
+    throw BadUsage(fmt::format(
+        "[usage] --backend {} is for {} devices, got --devices {}; use "
+        "--backend shm or tcp, or auto",
+        backend->name, c10::DeviceTypeName(backend->device_type, true),
+        join_names(options.devices())));
   }
   const train::Plan plan = train::make_plan(options);
   train::check_shards_of_ranks(communication, plan.shards,

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/transport/device_transport.h"
 
 namespace lockstep {
 
@@ -14,7 +15,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size,
                                                        options);
   } catch (const c10::DistBackendError& error) {
-    throw_nccl_error(
+    throw_backend_error(
         error, fmt::format("rank {} of {} can't connect over nccl", rank, size),
         ErrorCode::kRanksNotConnected);
   }

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// Carries the calls of a ProcessGroup to the other ranks. There is one class
-/// for each kind of connection: HostTransport (shm and tcp), NcclTransport, and
+/// for each kind of connection: HostTransport (shm and tcp), DeviceTransport, and
 /// SingleRank, for a group of one rank.
 ///
 /// All ranks make the same collective calls in the same order, each from one
@@ -72,6 +72,8 @@ class Transport {
   /// in time, all of them or the first. It does not wait for queued calls.
   virtual void monitored_barrier(Timeout timeout, bool wait_all_ranks) = 0;
 
+  /// Returns whether sums add the ranks along the tree.
+  virtual bool sums_along_tree() const { return true; }
   /// Value for ProcessGroup::sent_bytes().
   virtual int64_t sent_bytes() const { return 0; }
   /// Returns whether ShareMemory is supported.

@@ -34,9 +34,9 @@ Tensor own_sum(const ProcessGroup& world, const std::vector<Tensor>& pieces) {
 }  // namespace
 
 TreeSum tree_sum_of(const ProcessGroup& world) {
-  const bool adds_along_rings = world.backend_name() == "nccl";
-  return adds_along_rings && world.size() > 2 ? TreeSum::kByPieces
-                                              : TreeSum::kByGroup;
+  // A sum of two has the same bits in any order.
+  return world.sums_along_tree() || world.size() == 2 ? TreeSum::kByGroup
+                                                      : TreeSum::kByPieces;
 }
 
 void tree_all_reduce(const ProcessGroup& world, Tensor elements, TreeSum way) {

@@ -14,16 +14,18 @@ namespace lockstep {
 /// ProcessGroupNCCL does. The tensors are on the backend's devices, and the
 /// backend determines the order in which a sum adds the ranks. Calls are
 /// started in the caller's thread, so that they follow the work in the caller's
-/// CUDA stream.
-class NcclTransport : public Transport {
+/// stream.
+class DeviceTransport : public Transport {
  public:
-  /// `device_type` is the device type of the tensors of `backend`.
-  NcclTransport(c10::intrusive_ptr<c10d::Backend> backend,
-                c10::DeviceType device_type, Timeout timeout);
+  /// `name` and `device_type` are those of the DeviceBackend that made
+  /// `backend`.
+  DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
+                  c10::DeviceType device_type, Timeout timeout);
 
   const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
-  std::string name() const override { return backend_->getBackendName(); }
+  std::string name() const override { return name_; }
+  bool sums_along_tree() const override { return false; }
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
   /// Large, because c10d can send several tensors at once.
@@ -36,19 +38,19 @@ class NcclTransport : public Transport {
   void abort(const std::string&) noexcept override {}
 
  private:
+  /// Returns what `begin` returns. Throws CommError for an error of the
+  /// backend.
+  template <class Begin>
+  WorkPtr checked(c10d::OpType type, const Begin& begin) const;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::string name_;
 };
 
-/// Throws an error of NCCL as a CommError with `code`. `what` says what failed,
-/// such as "ALLREDUCE failed".
-[[noreturn]] void throw_nccl_error(
-    const c10::DistBackendError& error, const std::string& what,
+/// Throws an error of a c10d backend as a CommError with `code`. `what` says
+/// what failed, such as "ALLREDUCE failed".
+[[noreturn]] void throw_backend_error(
+    const c10::Error& error, const std::string& what,
     ErrorCode code = ErrorCode::kCollectiveFailed);
-
-/// Makes c10d's ProcessGroupNCCL. Throws CommError if that fails, or in a build
-/// without CUDA.
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/device_transport.h"
 
 #include <utility>
 #include <variant>
@@ -117,46 +117,47 @@ struct Begin {
   }
 };
 
-/// Returns what `call`, a call of `type`, returns. Throws CommError for an
-/// error of NCCL.
-template <class Call>
-auto checked(const c10d::Backend& backend, c10d::OpType type,
-             const Call& call) {
-  try {
-    return call();
-  } catch (const c10::DistBackendError& error) {
-    throw_nccl_error(
-        error, fmt::format("{} over {} failed on rank {} of {}",
-                           c10d::opTypeToString(type), backend.getBackendName(),
-                           backend.getRank(), backend.getSize()));
-  }
-}
-
 }  // namespace
 
-NcclTransport::NcclTransport(c10::intrusive_ptr<c10d::Backend> backend,
-                             c10::DeviceType device_type, Timeout timeout)
+DeviceTransport::DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend,
+                                 std::string name, c10::DeviceType device_type,
+                                 Timeout timeout)
     : Transport(
           CallFactory(backend->getRank(), backend->getSize(), device_type),
           timeout),
-      backend_(std::move(backend)) {}
+      backend_(std::move(backend)),
+      name_(std::move(name)) {}
 
-void NcclTransport::run(const CollectiveCall& call, Timeout timeout) {
+template <class Begin>
+Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
+                                            const Begin& begin) const {
+  try {
+    return begin();
+  } catch (const c10::Error& error) {
+    throw_backend_error(
+        error, fmt::format("{} over {} failed on rank {} of {}",
+                           c10d::opTypeToString(type), name_, rank(), size()));
+  }
+}
+
+void DeviceTransport::run(const CollectiveCall& call, Timeout timeout) {
   for (const auto& collective : call.collectives) {
-    checked(*backend_, call.type, [&] {
+    checked(call.type, [&] {
       const WorkPtr work =
           std::visit(Begin{*backend_, /*is_async=*/false, timeout}, collective);
       // A backend may return no work for a synchronous call.
       if (work) work->wait();
+      return work;
     });
   }
 }
 
-Transport::WorkPtr NcclTransport::begin(CollectiveCall call, Timeout timeout) {
+Transport::WorkPtr DeviceTransport::begin(CollectiveCall call,
+                                          Timeout timeout) {
   // Calls complete in order, so all are done when the last one is.
   WorkPtr last;
   for (const auto& collective : call.collectives) {
-    last = checked(*backend_, call.type, [&] {
+    last = checked(call.type, [&] {
       return std::visit(Begin{*backend_, /*is_async=*/true, timeout},
                         collective);
     });
@@ -164,47 +165,48 @@ Transport::WorkPtr NcclTransport::begin(CollectiveCall call, Timeout timeout) {
   return last;
 }
 
-Transport::WorkPtr NcclTransport::send(const at::Tensor& tensor, int to,
-                                       int tag) {
+Transport::WorkPtr DeviceTransport::send(const at::Tensor& tensor, int to,
+                                         int tag) {
   calls().check_send(tensor, to, tag);
   Tensors tensors{tensor};
-  return checked(*backend_, c10d::OpType::SEND,
+  return checked(c10d::OpType::SEND,
                  [&] { return backend_->send(tensors, to, tag); });
 }
 
-Transport::WorkPtr NcclTransport::recv(const at::Tensor& tensor, int from,
-                                       int tag) {
+Transport::WorkPtr DeviceTransport::recv(const at::Tensor& tensor, int from,
+                                         int tag) {
   calls().check_recv(tensor, from, tag);
   Tensors tensors{tensor};
-  return checked(*backend_, c10d::OpType::RECV,
+  return checked(c10d::OpType::RECV,
                  [&] { return backend_->recv(tensors, from, tag); });
 }
 
-Transport::WorkPtr NcclTransport::recv_any(const at::Tensor& tensor, int tag) {
+Transport::WorkPtr DeviceTransport::recv_any(const at::Tensor& tensor,
+                                             int tag) {
   calls().check_recv_any(tensor, tag);
   Tensors tensors{tensor};
-  return checked(*backend_, c10d::OpType::RECVANYSOURCE,
+  return checked(c10d::OpType::RECVANYSOURCE,
                  [&] { return backend_->recvAnysource(tensors, tag); });
 }
 
-void throw_nccl_error(const c10::DistBackendError& error,
-                      const std::string& what, ErrorCode code) {
+void throw_backend_error(const c10::Error& error, const std::string& what,
+                         ErrorCode code) {
   const std::string text = error.what_without_backtrace();
   const bool is_shared =
       text.find("Duplicate GPU detected") != std::string::npos;
+  const bool is_nccl = text.find("NCCL") != std::string::npos;
   throw CommError(
       {.code = code,
        .what = what,
        .expected = is_shared ? "a GPU for each rank" : "",
        .got = last_line(text),
-       .fix = is_shared
-                  ? "use as many GPUs as ranks, or the backend shm, which "
-                    "copies through the host"
-                  : "run it with NCCL_DEBUG=WARN, which prints the "
-                    "cause"});
+       .fix = is_shared ? "use as many GPUs as ranks, or the backend shm, "
+                          "which copies through the host"
+              : is_nccl ? "run it with NCCL_DEBUG=WARN, which prints the cause"
+                        : "look at the output of the other ranks"});
 }
 
-void NcclTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+void DeviceTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
   c10d::BarrierOptions options;
   options.timeout = timeout;
   backend_->monitoredBarrier(options, wait_all_ranks);
