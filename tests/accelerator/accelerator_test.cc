@@ -1,6 +1,6 @@
 // The simulated accelerator: it has the bits of the CPU, and shows what a GPU
 // would only show now and then.
-#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/sim/accelerator.h"
 
 #include <chrono>
 #include <cmath>
@@ -241,10 +241,3 @@ TEST_F(SimulatedAccelerator, CountsItsMemory) {
 
 }  // namespace
 }  // namespace lockstep::sim
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  lockstep::sim::install();
-  return RUN_ALL_TESTS();
-}

@@ -10,7 +10,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/module/replicate.h"
-#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
 namespace {

@@ -1,12 +1,12 @@
-#include "tests/accelerator/generator.h"
+#include "tests/accelerator/sim/generator.h"
 
 #include <array>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "tests/accelerator/accelerator.h"
-#include "tests/accelerator/stream.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/accelerator/sim/stream.h"
 
 namespace lockstep::sim {
 namespace {

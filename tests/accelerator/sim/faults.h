@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
 

@@ -25,12 +25,12 @@
 #include <torch/library.h>
 
 #include "lockstep/device/intra_op.h"
-#include "tests/accelerator/accelerator.h"
-#include "tests/accelerator/allocator.h"
-#include "tests/accelerator/faults.h"
-#include "tests/accelerator/generator.h"
-#include "tests/accelerator/memory.h"
-#include "tests/accelerator/stream.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/accelerator/sim/allocator.h"
+#include "tests/accelerator/sim/faults.h"
+#include "tests/accelerator/sim/generator.h"
+#include "tests/accelerator/sim/memory.h"
+#include "tests/accelerator/sim/stream.h"
 
 namespace lockstep::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/accelerator/allocator.h"
+#include "tests/accelerator/sim/allocator.h"
 
 #include <algorithm>
 #include <array>
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
-#include "tests/accelerator/faults.h"
-#include "tests/accelerator/memory.h"
-#include "tests/accelerator/stream.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/accelerator/sim/faults.h"
+#include "tests/accelerator/sim/memory.h"
+#include "tests/accelerator/sim/stream.h"
 
 namespace lockstep::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/accelerator/faults.h"
+#include "tests/accelerator/sim/faults.h"
 
 #include <atomic>
 #include <mutex>

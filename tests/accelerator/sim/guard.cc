@@ -11,11 +11,11 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "tests/accelerator/accelerator.h"
-#include "tests/accelerator/allocator.h"
-#include "tests/accelerator/generator.h"
-#include "tests/accelerator/memory.h"
-#include "tests/accelerator/stream.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/accelerator/sim/allocator.h"
+#include "tests/accelerator/sim/generator.h"
+#include "tests/accelerator/sim/memory.h"
+#include "tests/accelerator/sim/stream.h"
 
 namespace lockstep::sim {
 namespace {

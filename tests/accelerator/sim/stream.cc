@@ -1,4 +1,4 @@
-#include "tests/accelerator/stream.h"
+#include "tests/accelerator/sim/stream.h"
 
 #include <array>
 #include <chrono>
@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
 

@@ -1,4 +1,4 @@
-#include "tests/accelerator/memory.h"
+#include "tests/accelerator/sim/memory.h"
 
 #include <cerrno>
 #include <stdexcept>
@@ -6,7 +6,7 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
 namespace {
