@@ -75,8 +75,8 @@ class Commands(FolderTest):
                          "2", "--report", "compare.json", "--html",
                          "compare.html")
         runs = read_json(self.folder / "compare.json")["runs"]
-        names = {device["name"] for run_ in runs
-                 for device in run_["report"]["devices"]}
+        names = {device["name"] for measured in runs
+                 for device in measured["devices"]}
         self.assertEqual(names, {"sim:0", "sim:1"})
         page = (self.folder / "compare.html").read_text(encoding="utf-8")
         self.assertIn("sim:1", page)
@@ -94,8 +94,9 @@ class Commands(FolderTest):
                                                on_devices=device != "cpu"))
                    for device in ("sim:3", "cpu")]
         for result in results:
-            self.assertAlmostEqual(result["loss"], test["loss"], places=4)
-        self.run_program("report", "run", "--html", "run.html")
+            self.assertAlmostEqual(result["test"]["loss"], test["loss"],
+                                   places=4)
+        self.run_program("report", "run/run.json", "--html", "run.html")
         page = (self.folder / "run.html").read_text(encoding="utf-8")
         self.assertIn("sim:1", page)
         self.assertIn("sim:1, 2.0 GiB", page)
