@@ -74,7 +74,7 @@ void finish(const Device& device) {
 
 void copy_by_loads(const Link& link, Tensor& destination,
                    const Tensor& source) {
-  with_faults(link, destination, [&] {
+  copy_directly(link, destination, [&] {
     if (!link.to.is_cpu() || !link.from.is_cpu()) {
       // If GPUs can't read each other's memory, no kernel can, so the copy
       // engine copies.
@@ -124,7 +124,7 @@ std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
         {words}, static_cast<int64_t>(kSentinel),
         torch::TensorOptions(torch::kInt64).device(torch_device(link.to)));
     if (copy.method == CopyMethod::kCopyEngine) {
-      with_faults(link, destination, [&] { destination.copy_(source); });
+      copy_directly(link, destination, [&] { destination.copy_(source); });
     } else {
       copy_by_loads(link, destination, source);
     }

@@ -14,7 +14,6 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/device/links/link_check.h"
-#include "lockstep/device/links/link_faults.h"
 
 namespace lockstep {
 namespace {
@@ -101,7 +100,6 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
   // A link's check ends with its first copy that hangs.
   const Command command{
       .arguments = arguments_for(links, options),
-      .environment = {{kLinkFaultsVariable, link_faults_text()}},
       .deadline_s = kStartSeconds + static_cast<double>(links.size()) *
                                         (options.timeout_s() +
                                          kRoundSeconds * options.rounds())};
