@@ -60,6 +60,26 @@ c10::Stream current_stream(const Device& device) {
   return VirtualGuardImpl(device.type).getStream(torch_device(device));
 }
 
+std::vector<c10::Stream> current_streams(c10::DeviceType type) {
+  std::vector<c10::Stream> streams;
+  const VirtualGuardImpl guard(type);
+  for (int i = 0; i < device_count(type); ++i) {
+    streams.push_back(
+        guard.getStream({type, static_cast<c10::DeviceIndex>(i)}));
+  }
+  return streams;
+}
+
+void record_use(const at::Tensor& tensor) {
+  if (!tensor.defined() || !at::isAccelerator(tensor.device().type()) ||
+      !tensor.has_storage()) {
+    return;
+  }
+  const VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(),
+                              guard.getStream(tensor.device()));
+}
+
 void synchronize(const Device& device) { current_stream(device).synchronize(); }
 
 void wait_for_all(const Device& device) noexcept {

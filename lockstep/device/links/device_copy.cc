@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/special_links.h"
 #include "lockstep/device/tensor_device.h"
 
@@ -85,6 +86,7 @@ Device place_of(const Tensor& tensor) {
 }
 
 Tensor to_device(const Tensor& tensor, const Device& device) {
+  accelerator::record_use(tensor);
   if (!has_special_links() || !tensor.defined()) {
     return tensor.to(torch_device(device), /*non_blocking=*/false);
   }

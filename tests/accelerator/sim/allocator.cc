@@ -87,6 +87,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (data.get_deleter() != &release) return;  // of another allocator
     auto* const block = static_cast<Block*>(data.get_context());
     if (block == nullptr || block->stream == stream) return;
     const std::lock_guard lock(of(block->stream.device_index()).mutex);
