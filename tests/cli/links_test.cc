@@ -126,6 +126,16 @@ TEST(Check, NeedsTwoDevices) {
       << result.err;
 }
 
+// A program that has the devices then checks them itself.
+TEST(Check, OfAChildRefusesDevicesThatItDoesNotHave) {
+  for (const char* link : {"cuda:90>cuda:91", "npu:0>npu:1"}) {
+    const CommandResult result = run_command(
+        Command{.arguments = {kProgram, "check-links", "--links", link}});
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find("--links"), std::string::npos) << result.err;
+  }
+}
+
 // A run makes the check automatically, in a separate process, and continues.
 TEST(Check, IsMadeByARunWithAFault) {
   const std::vector<std::string> arguments = {"train",
