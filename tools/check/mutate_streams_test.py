@@ -132,6 +132,14 @@ class Outcomes(unittest.TestCase):
             "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
             "[ RUN      ] A.C\n"), "A.C")
 
+    def test_shows_what_the_failed_test_printed(self):
+        shown = program.report_of(
+            "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
+            "[ RUN      ] A.C\nx.cc:1: Failure\n[  FAILED  ] A.C (3 ms)\n"
+            "[ RUN      ] A.D\n[  SKIPPED ] A.D (0 ms)\n")
+        self.assertEqual(shown, "[ RUN      ] A.C\nx.cc:1: Failure\n"
+                                "[  FAILED  ] A.C (3 ms)")
+
 
 if __name__ == "__main__":
     unittest.main()
