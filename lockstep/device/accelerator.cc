@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/sparse_gpu_memory.h"
+#include "lockstep/device/cuda/sparse_gpu_memory.h"
 
 namespace lockstep::accelerator {
 namespace {

@@ -16,7 +16,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::train {
