@@ -6,3 +6,6 @@
 inline lockstep::ProcessGroup group;
 inline torch::Tensor gradient;
 inline std::vector<torch::Tensor> gradients;
+c10::intrusive_ptr<c10d::Backend> make_custom_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout);
