@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "lockstep/lockstep.h"
 
 // Declarations that the code in docs/collectives.md uses.
