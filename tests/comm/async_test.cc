@@ -280,8 +280,7 @@ TEST(Work, ThrowsErrorsOfNcclAsCommError) {
   } catch (const CommError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCollectiveFailed);
     const std::string text = error.what();
-    EXPECT_NE(text.find("ALLREDUCE failed"), std::string::npos)
-        << text;
+    EXPECT_NE(text.find("ALLREDUCE failed"), std::string::npos) << text;
     EXPECT_NE(text.find("got remote peer exited"), std::string::npos) << text;
   }
 }
