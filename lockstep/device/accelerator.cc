@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/cuda/sparse_gpu_memory.h"
 
 namespace lockstep::accelerator {
@@ -46,6 +47,34 @@ int device_count(c10::DeviceType type) {
              : 0;
 }
 
+Properties properties(const Device& device) {
+  const c10::Device known = checked(device);
+  if (device.is_cuda()) {
+    const auto gpu = cuda::properties(device.index);
+    return {.name = gpu.name, .memory_bytes = gpu.memory_bytes};
+  }
+  Properties result{.name = device.name()};
+  try {
+    at::globalContext().lazyInitDevice(known.type());
+    result.memory_bytes =
+        static_cast<int64_t>(at::getDeviceAllocator(known.type())
+                                 ->getMemoryInfo(known.index())
+                                 .second);
+  } catch (const c10::Error&) {
+    // The allocator of this type does not say.
+    result.memory_bytes = 0;
+  }
+  return result;
+}
+
+std::vector<Device> all_devices() {
+  std::vector<Device> found;
+  const auto type = available();
+  if (!type) return found;
+  for (int i = 0; i < device_count(*type); ++i) found.push_back({*type, i, 0});
+  return found;
+}
+
 c10::Stream bind_thread(const Device& device) {
   const c10::Device bound = checked(device);
   at::globalContext().lazyInitDevice(bound.type());
@@ -58,6 +87,26 @@ c10::Stream bind_thread(const Device& device) {
 
 c10::Stream current_stream(const Device& device) {
   return VirtualGuardImpl(device.type).getStream(torch_device(device));
+}
+
+std::vector<c10::Stream> current_streams(c10::DeviceType type) {
+  std::vector<c10::Stream> streams;
+  const VirtualGuardImpl guard(type);
+  for (int i = 0; i < device_count(type); ++i) {
+    streams.push_back(
+        guard.getStream({type, static_cast<c10::DeviceIndex>(i)}));
+  }
+  return streams;
+}
+
+void record_use(const at::Tensor& tensor) {
+  if (!tensor.defined() || !at::isAccelerator(tensor.device().type()) ||
+      !tensor.has_storage()) {
+    return;
+  }
+  const VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(),
+                              guard.getStream(tensor.device()));
 }
 
 void synchronize(const Device& device) { current_stream(device).synchronize(); }

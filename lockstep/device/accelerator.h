@@ -1,9 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -23,11 +27,27 @@ std::optional<c10::DeviceType> available();
 /// LibTorch does not know the type.
 int device_count(c10::DeviceType type);
 
+/// A device as reports describe it.
+struct Properties {
+  std::string name;          ///< "NVIDIA H100 80GB HBM3", or as "xpu:0"
+  int64_t memory_bytes = 0;  ///< 0: unknown
+};
+Properties properties(const Device& device);
+/// Returns all devices of the accelerator that this process can use.
+std::vector<Device> all_devices();
+
 /// Makes `device` and a new stream of it current for this thread. Returns the
 /// stream.
 c10::Stream bind_thread(const Device& device);
 /// Returns this thread's stream on `device`.
 c10::Stream current_stream(const Device& device);
+/// Returns this thread's stream on each device of `type`.
+std::vector<c10::Stream> current_streams(c10::DeviceType type);
+/// Keeps the memory of `tensor` until this thread's stream on its device has
+/// done the work that it is given before the tensor is freed. Needed for a
+/// tensor that was made in another stream, because its memory returns to that
+/// stream. Does nothing for memory of the host.
+void record_use(const at::Tensor& tensor);
 /// Waits until this thread's stream on `device` is idle.
 void synchronize(const Device& device);
 /// Waits until all streams on `device` are idle. It does not throw. The next

@@ -1,5 +1,7 @@
 #include "lockstep/device/autocast.h"
 
+#include <algorithm>
+
 #include <ATen/autocast_mode.h>
 
 namespace lockstep {
@@ -20,8 +22,9 @@ AutocastScope::~AutocastScope() {
 }
 
 bool has_autocast() {
-  return at::autocast::is_autocast_enabled(at::kCPU) ||
-         at::autocast::is_autocast_enabled(at::kCUDA);
+  const auto& types = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
+  return std::any_of(types.begin(), types.end(),
+                     &at::autocast::is_autocast_enabled);
 }
 
 void drop_cast_weights() { at::autocast::clear_cache(); }

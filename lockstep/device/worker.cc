@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
@@ -99,7 +100,10 @@ class Worker::Impl {
     }
     task_ = std::move(task);
     caller_state_.emplace();
-    if (!device_.is_cpu()) fence_.emplace(device_);
+    if (!device_.is_cpu()) {
+      fence_.emplace(device_);
+      caller_streams_ = accelerator::current_streams(device_.type);
+    }
     set_state(kRunning);
   }
 
@@ -178,16 +182,28 @@ class Worker::Impl {
     const auto begin = Clock::now();
     try {
       const at::ThreadLocalStateGuard guard(*caller_state_);
+      use_caller_streams();
       if (fence_) fence_->wait();
       task_();
       if (fence_) fence_.emplace(device_);
     } catch (...) {
       error_ = std::current_exception();
+      // Kernels of the task may use memory that the caller frees next.
+      if (fence_) accelerator::wait_for_all(device_);
     }
     // The task is destroyed here, on the worker's thread.
     task_ = nullptr;
     caller_state_.reset();
     busy_ticks_ += (Clock::now() - begin).count();
+  }
+
+  /// Makes the caller's streams on the other devices current, so that a copy
+  /// from such a device comes after the work that the caller has given to it.
+  void use_caller_streams() const {
+    for (const c10::Stream& stream : caller_streams_) {
+      if (stream.device_index() == device_.index) continue;
+      c10::impl::VirtualGuardImpl(device_.type).exchangeStream(stream);
+    }
   }
 
   void set_state(State state) {
@@ -215,6 +231,7 @@ class Worker::Impl {
   std::function<void()> task_;
   std::optional<at::ThreadLocalState> caller_state_;
   std::optional<accelerator::Fence> fence_;
+  std::vector<c10::Stream> caller_streams_;  // one for each device of its type
   std::exception_ptr error_;
   std::atomic<Clock::rep> busy_ticks_{0};
   std::thread thread_;

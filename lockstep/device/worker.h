@@ -12,8 +12,9 @@ namespace lockstep {
 ///
 /// On a slice, the thread and the intra-op threads it starts are pinned to the
 /// slice's cores, its allocations are charged to the slice's account, and it
-/// computes with `intra_op_threads` threads. On a GPU, the device is set and
-/// the thread has its own stream.
+/// computes with `intra_op_threads` threads. On an accelerator, the device is
+/// set and the thread has its own stream on it. On other devices, a task uses
+/// the streams of its caller.
 class Worker {
  public:
   /// `intra_op_threads` 0: one per core of the slice.

@@ -1,79 +1,409 @@
-// Training on the simulated accelerator has the bits of training on slices.
+// Each way to train with DataParallel has the bits of slices, on any number of
+// simulated devices.
 #include "lockstep/parallel/data_parallel.h"
 
+#include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/device/device.h"
-#include "lockstep/device/tensor_checksum.h"
-#include "lockstep/parallel/module/replicate.h"
+#include "lockstep/device/autocast.h"
+#include "lockstep/parallel/functional.h"
+#include "tests/accelerator/nets.h"
 #include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
-namespace {
+namespace data_parallel_modes {
 
 using torch::Tensor;
+using Devices = std::vector<Device>;
 
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
-  void reset() override {
-    conv = register_module(
-        "conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3)));
-    norm = register_module("norm", torch::nn::BatchNorm2d(6));
-    dropout = register_module("dropout", torch::nn::Dropout(0.3));
-    fc = register_module("fc", torch::nn::Linear(6 * 36, 10));
-  }
-  Tensor forward(Tensor x) {
-    x = norm(conv(x)).relu();
-    return fc(dropout(x.flatten(1)));
-  }
-  torch::nn::Conv2d conv{nullptr};
-  torch::nn::BatchNorm2d norm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-  torch::nn::Linear fc{nullptr};
+constexpr int kSteps = 3;
+
+DataParallelOptions options() {
+  return DataParallelOptions().shards(4).intra_op_threads(1).bad_links(
+      BadLinks::kIgnore);
+}
+
+struct Batch {
+  Tensor x, y;
 };
-TORCH_MODULE(Net);
 
-/// Returns a checksum of the parameters after some steps on `list`, always with
-/// 4 shards.
-std::string digest(const std::string& list) {
-  torch::manual_seed(3);
-  const auto devices =
-      lockstep::devices(list, Duplicates::kRefuse, Oversubscription::kAllow);
+/// Returns a batch of `samples` images and their classes, on the host.
+Batch images(int64_t samples) {
+  return {torch::randn({samples, 3, 8, 8}), torch::randint(10, {samples})};
+}
+/// Returns a batch of texts of 5 words and the words that follow, on the host.
+Batch texts(int64_t samples) {
+  const Tensor words = torch::randint(TokenNetImpl::kWords, {samples, 6});
+  return {words.narrow(1, 0, 5).contiguous(),
+          words.narrow(1, 1, 5).contiguous()};
+}
+
+Tensor class_loss(const Tensor& output, const Tensor& target) {
+  return torch::cross_entropy_loss(output.flatten(0, -2).to(torch::kFloat),
+                                   target.flatten());
+}
+
+Batch on(const Device& device, const Batch& batch) {
+  const auto home = torch_device(device);
+  return {batch.x.to(home), batch.y.to(home)};
+}
+
+/// A wrapped net and the batches to train it on.
+template <class Net>
+struct Setting {
+  Setting(const Devices& list, const DataParallelOptions& wrapped)
+      : home(list.front()), net(moved(home)), model(net.ptr(), list, wrapped) {
+    torch::manual_seed(4);
+  }
+  static Net moved(const Device& device) {
+    torch::manual_seed(3);
+    Net made;
+    lockstep::to(*made, device);
+    return made;
+  }
+  Batch batch(int64_t samples = 8) const {
+    if constexpr (std::is_same_v<Net, TokenNet>) {
+      return on(home, texts(samples));
+    } else {
+      return on(home, images(samples));
+    }
+  }
+  std::vector<Tensor> parameters() const { return net->parameters(); }
+  std::string digest() const { return digest_of(*net); }
+
+  Device home;
   Net net;
-  lockstep::to(*net, devices.front());
-  DataParallel model(net.ptr(), devices,
-                     DataParallelOptions().shards(4).intra_op_threads(1));
-  torch::optim::SGD sgd(model->parameters(),
-                        torch::optim::SGDOptions(0.05).momentum(0.9));
-  const auto home = torch_device(devices.front());
+  DataParallel<typename Net::ContainedType> model;
+};
+
+using Images = Setting<ConvNet>;
+using Texts = Setting<TokenNet>;
+
+/// Makes steps with train_step(). `make` returns the optimizer.
+template <class S, class Make>
+std::string steps(const Devices& list, const Make& make,
+                  const DataParallelOptions& wrapped = options(),
+                  const TrainStepOptions& each = {}, int64_t samples = 8) {
+  S setting(list, wrapped);
+  auto optimizer = make(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = setting.batch(samples);
+    setting.model->train_step(batch.x, batch.y, &class_loss, *optimizer, each);
+  }
+  return setting.digest();
+}
+
+/// Makes steps with forward(), backward() and the optimizer's step().
+template <class S, class Make>
+std::string own_loop(const Devices& list, const Make& make,
+                     const DataParallelOptions& wrapped = options()) {
+  S setting(list, wrapped);
+  auto optimizer = make(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = setting.batch();
+    optimizer->zero_grad();
+    class_loss(setting.model->forward(batch.x), batch.y).backward();
+    optimizer->step();
+  }
+  return setting.digest();
+}
+
+std::unique_ptr<torch::optim::SGD> torch_sgd(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(
+      optim::unique(parameters), torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+std::unique_ptr<torch::optim::Adam> torch_adam(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::Adam>(
+      optim::unique(parameters), torch::optim::AdamOptions(0.01).amsgrad(true));
+}
+std::unique_ptr<torch::optim::RMSprop> rmsprop(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::RMSprop>(optim::unique(parameters));
+}
+std::unique_ptr<optim::Optimizer> own_sgd(std::vector<Tensor> parameters) {
+  return optim::sgd(optim::unique(parameters),
+                    optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
+}
+std::unique_ptr<optim::Optimizer> own_adamw(std::vector<Tensor> parameters) {
+  return optim::adamw(optim::unique(parameters), optim::AdamWOptions(0.01));
+}
+
+/// replicate(), scatter(), parallel_apply() and gather(), without gradients.
+std::string functions(const Devices& list) {
+  const torch::NoGradGuard no_grad;
+  ConvNet net = Images::moved(list.front());
+  net->eval();
   torch::manual_seed(4);
-  for (int step = 0; step < 5; ++step) {
-    const Tensor x = torch::randn({8, 3, 8, 8}).to(home);
-    const Tensor y = torch::randint(10, {8}).to(home);
-    model->train_step(
-        x, y,
-        [](const Tensor& output, const Tensor& target) {
-          return torch::cross_entropy_loss(output, target);
-        },
-        sgd);
+  std::vector<ReplicaForward> forwards;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (const auto& replica : replicate(net.ptr(), list)) {
+    forwards.emplace_back([replica](const std::vector<c10::IValue>& inputs) {
+      return replica->forward(inputs[0].toTensor());
+    });
   }
-  std::string text;
-  for (const Tensor& parameter : model->parameters()) {
-    text += checksum_of(parameter.detach().cpu());
+  for (const Device& device : list) {
+    workers.push_back(std::make_unique<Worker>(device, 1));
   }
-  return text;
+  Checksum sum;
+  for (int step = 0; step < kSteps; ++step) {
+    // A sample for each replica: a kernel for more has other bits.
+    for (const Tensor& x : images(12).x.split(ssize(list))) {
+      std::vector<std::vector<c10::IValue>> inputs;
+      for (c10::IValue& part :
+           scatter(x.to(torch_device(list.front())), list)) {
+        inputs.push_back({std::move(part)});
+      }
+      const auto outputs = parallel_apply(forwards, inputs, workers);
+      add_elements(sum, gather(outputs, list.front()).toTensor());
+    }
+  }
+  return sum.hex();
 }
 
-TEST(DataParallelOnAccelerator, HasTheBitsOfSlices) {
-  const std::string expected = digest("2xcpu");
-  EXPECT_EQ(digest("sim:0"), expected);
-  EXPECT_EQ(digest("2xsim"), expected);
-  EXPECT_EQ(digest("4xsim"), expected);
+/// Gradients of two batches are added up before an update.
+std::string accumulation(const Devices& list) {
+  Images setting(list, options());
+  auto sgd = own_sgd(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch first = setting.batch(), second = setting.batch();
+    setting.model->train_step(first.x, first.y, &class_loss);
+    setting.model->train_step(second.x, second.y, &class_loss, *sgd);
+  }
+  return setting.digest();
 }
 
-}  // namespace
+std::string accumulation_in_own_loop(const Devices& list) {
+  Images setting(list, options());
+  auto sgd = torch_sgd(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    sgd->zero_grad();
+    for (int part = 0; part < 2; ++part) {
+      const Batch batch = setting.batch();
+      (class_loss(setting.model->forward(batch.x), batch.y) / 2).backward();
+    }
+    sgd->step();
+  }
+  return setting.digest();
+}
+
+/// Two forwards, and then one backward through both.
+std::string two_forwards(const Devices& list) {
+  Images setting(list, options());
+  auto sgd = torch_sgd(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    sgd->zero_grad();
+    const Batch first = setting.batch(), second = setting.batch();
+    const Tensor a = setting.model->forward(first.x);
+    const Tensor b = setting.model->forward(second.x);
+    (class_loss(a, first.y) + class_loss(b, second.y)).backward();
+    sgd->step();
+  }
+  return setting.digest();
+}
+
+/// A forward that does not train, in each mode of the net.
+std::string outputs(const Devices& list) {
+  Images setting(list, options());
+  const torch::NoGradGuard no_grad;
+  Checksum sum;
+  for (int step = 0; step < kSteps; ++step) {
+    setting.net->train(step % 2 == 0);
+    add_elements(sum, setting.model->forward(setting.batch().x));
+  }
+  return sum.hex() + setting.digest();
+}
+
+/// The gradient of the inputs.
+std::string input_gradients(const Devices& list) {
+  Images setting(list, options());
+  Checksum sum;
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = setting.batch();
+    const Tensor x = batch.x.requires_grad_();
+    class_loss(setting.model->forward(x), batch.y).backward();
+    add_elements(sum, x.grad());
+    const Tensor z = x.detach().clone().requires_grad_();
+    setting.model->train_step(z, batch.y, &class_loss);
+    add_elements(sum, z.grad());
+  }
+  for (const Tensor& p : setting.parameters()) add_elements(sum, p.grad());
+  return sum.hex();
+}
+
+/// Mixed precision. The loss is scaled, as float16 needs it.
+std::string mixed(const Devices& list, c10::ScalarType type, double scale) {
+  Texts setting(list, options());
+  auto adamw = own_adamw(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = setting.batch();
+    const AutocastScope autocast(list.front().type, type);
+    setting.model->train_step(batch.x, batch.y, &class_loss, *adamw,
+                              TrainStepOptions().loss_scale(scale));
+  }
+  return setting.digest();
+}
+
+std::string mixed_own_loop(const Devices& list) {
+  Images setting(list, options());
+  auto sgd = torch_sgd(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    sgd->zero_grad();
+    const Batch batch = setting.batch();
+    Tensor loss;
+    {
+      const AutocastScope autocast(list.front().type, torch::kBFloat16);
+      loss = class_loss(setting.model->forward(batch.x), batch.y);
+    }
+    loss.backward();
+    sgd->step();
+  }
+  return setting.digest();
+}
+
+/// The weights themselves are of a smaller type.
+std::string small_weights(const Devices& list) {
+  torch::manual_seed(3);
+  TokenNet net;
+  net->to(torch::kBFloat16);
+  lockstep::to(*net, list.front());
+  const DataParallel model(net.ptr(), list, options());
+  auto sgd = own_sgd(net->parameters());
+  torch::manual_seed(4);
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = on(list.front(), texts(8));
+    model->train_step(batch.x, batch.y, &class_loss, *sgd);
+  }
+  return digest_of(*net);
+}
+
+/// Batches arrive in memory of the host.
+std::string host_batches(const Devices& list) {
+  Images setting(list, options());
+  auto sgd = torch_sgd(setting.parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = images(8);
+    setting.model->train_step(batch.x, batch.y, &class_loss, *sgd);
+    sgd->zero_grad();
+    const Tensor output = setting.model->forward(batch.x);
+    class_loss(output, batch.y.to(output.device())).backward();
+    sgd->step();
+  }
+  return setting.digest();
+}
+
+/// The caller works in another stream than the default one on each device.
+std::string in_own_streams(const Devices& list, bool in_loop) {
+  std::vector<c10::Stream> streams;
+  for (const Device& device : list) {
+    if (device.is_cpu()) break;
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type)
+                          .getStreamFromGlobalPool(torch_device(device)));
+  }
+  const c10::MultiStreamGuard guard(streams);
+  return in_loop ? own_loop<Images>(list, torch_sgd)
+                 : steps<Images>(list, torch_sgd);
+}
+
+struct Mode {
+  const char* name;
+  std::function<std::string(const Devices&)> digest;
+};
+
+const std::vector<Mode>& modes() {
+  static const std::vector<Mode> all{
+      {"StepTorchSgd",
+       [](auto& list) { return steps<Images>(list, torch_sgd); }},
+      {"StepTorchAdam",
+       [](auto& list) { return steps<Images>(list, torch_adam); }},
+      {"StepRmsprop", [](auto& list) { return steps<Images>(list, rmsprop); }},
+      {"StepOwnSgd", [](auto& list) { return steps<Images>(list, own_sgd); }},
+      {"StepOwnAdamW",
+       [](auto& list) { return steps<Texts>(list, own_adamw); }},
+      {"LoopTorchSgd",
+       [](auto& list) { return own_loop<Images>(list, torch_sgd); }},
+      {"LoopTorchAdam",
+       [](auto& list) { return own_loop<Texts>(list, torch_adam); }},
+      {"LoopOwnAdamW",
+       [](auto& list) { return own_loop<Texts>(list, own_adamw); }},
+      {"ClassicStep",
+       [](auto& list) {
+         return steps<Images>(
+             list, own_sgd, options().replication(Replication::kEveryForward));
+       }},
+      {"ClassicLoop",
+       [](auto& list) {
+         return own_loop<Images>(
+             list, torch_sgd,
+             options().replication(Replication::kEveryForward));
+       }},
+      {"Functions", &functions},
+      {"SixShards",
+       [](auto& list) {
+         return steps<Images>(list, own_sgd, options().shards(6), {}, 13);
+       }},
+      {"FewSamples",
+       [](auto& list) {
+         return steps<Texts>(list, own_sgd, options(), {}, 3);
+       }},
+      {"MeanOfBuffers",
+       [](auto& list) {
+         return steps<Images>(list, own_sgd, options().buffers(Buffers::kMean));
+       }},
+      {"VerifiedGradients",
+       [](auto& list) {
+         return steps<Images>(list, own_sgd, options(),
+                              TrainStepOptions().verify_gradients(true));
+       }},
+      {"NoFirstCheck",
+       [](auto& list) {
+         return steps<Images>(list, own_sgd,
+                              options().verify_first_step(false));
+       }},
+      {"Accumulation", &accumulation},
+      {"AccumulationInLoop", &accumulation_in_own_loop},
+      {"TwoForwards", &two_forwards},
+      {"Outputs", &outputs},
+      {"InputGradients", &input_gradients},
+      {"BFloat16", [](auto& list) { return mixed(list, torch::kBFloat16, 1); }},
+      {"Float16Scaled",
+       [](auto& list) { return mixed(list, torch::kHalf, 1024); }},
+      {"BFloat16InLoop", &mixed_own_loop},
+      {"BFloat16Weights", &small_weights},
+      {"HostBatches", &host_batches},
+      {"StepInOwnStreams",
+       [](auto& list) { return in_own_streams(list, false); }},
+      {"LoopInOwnStreams",
+       [](auto& list) { return in_own_streams(list, true); }}};
+  return all;
+}
+
+class DataParallelModes : public testing::TestWithParam<Mode> {};
+
+TEST_P(DataParallelModes, HaveTheBitsOfSlices) {
+  const auto& mode = GetParam();
+  const std::string expected = mode.digest(devices_of("4xcpu"));
+  std::string row = expected.substr(0, 12);
+  for (const int count : {1, 2, 3, 4}) {
+    const auto list = count == 1 ? devices_of("sim:0")
+                                 : devices_of(std::to_string(count) + "xsim");
+    const std::string digest = mode.digest(list);
+    EXPECT_EQ(digest, expected) << count << " devices";
+    row += " " + digest.substr(0, 12);
+  }
+  std::printf("[ DIGEST   ] %-20s %s\n", mode.name, row.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(, DataParallelModes, testing::ValuesIn(modes()),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+}  // namespace data_parallel_modes
 }  // namespace lockstep::sim

@@ -10,6 +10,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/link_faults.h"
 #include "lockstep/device/links/special_links.h"
 #include "lockstep/device/tensor_device.h"
@@ -95,6 +96,7 @@ Device place_of(const Tensor& tensor) {
 }
 
 Tensor to_device(const Tensor& tensor, const Device& device) {
+  accelerator::record_use(tensor);
   if (!has_special_links() || !tensor.defined()) {
     return tensor.to(torch_device(device), /*non_blocking=*/false);
   }

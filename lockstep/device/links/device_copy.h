@@ -24,7 +24,9 @@ std::optional<CopyPath> chosen_path(const Link& link);
 /// Forgets all paths that were set.
 void forget_copy_paths();
 
-/// Returns `tensor` on `device`: itself if it is there already, or a copy.
+/// Returns `tensor` on `device`: itself if it is there already, or a copy. The
+/// tensor may have been made in another stream, and may be freed before the
+/// copy has run.
 torch::Tensor to_device(const torch::Tensor& tensor, const Device& device);
 
 /// Does destination.copy_(source) over `link`.

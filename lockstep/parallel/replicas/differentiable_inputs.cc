@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/parallel/module/nested.h"
@@ -46,6 +47,7 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
   size_t at = 0;
   return map_tensors(part, [&](const Tensor& chunk) {
     const bool is_leaf = entries_[at++].requires_grad;
+    accelerator::record_use(chunk);  // made in the caller's stream
     // The leaf has its own version counter: if a shard writes to its chunk,
     // that does not affect tensors that another shard has saved.
     Tensor leaf = chunk.is_inference() ? chunk.detach() : chunk.variable_data();

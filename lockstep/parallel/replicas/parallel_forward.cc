@@ -328,10 +328,13 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
       gradients.push_back(
           part.defined() ? aligned(to_device(part, replica.device())) : part);
     }
+    // On an accelerator, the backward of another forward may run in between.
     ShardGradients result =
         shard_backward(region.outputs[s], gradients, keep_graph,
                        {replica, group_->unique(), group_->parameters(),
-                        region.input_leaves[s]});
+                        region.input_leaves[s],
+                        /*on_gradient=*/{},
+                        /*are_reached_by_others=*/!replica.device().is_cpu()});
     append_partial(partials[worker],
                    {place, place + 1, std::move(result.parameters)}, chunks);
     chunk_gradients[s] = std::move(result.inputs);

@@ -480,6 +480,9 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   };
   try {
     if (runs_here) {
+      // While LibTorch's thread waits for the other devices in one backward of
+      // this group, it may begin another one: after two forwards.
+      const ShardScope outside(nullptr, -1);
       run_here(run_shards);
     } else {
       for_each_worker(run_shards);

@@ -129,7 +129,7 @@ void add_direct_part(OwnedGradient& sum, OwnedGradient part,
   total.add_(to_device(part.tensor(), place_of(total)));
 }
 
-/// Runs the backward if it reaches leaves that other shards reach too. All
+/// Runs the backward if it reaches leaves that another one reaches too. All
 /// gradients are captured, as in torch::autograd::grad().
 ShardGradients capturing_backward(const edge_list& roots,
                                   const variable_list& gradients,
@@ -253,7 +253,7 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
   used_roots.clear();
   const std::vector<Tensor> others = others_among(found, leaves);
   try {
-    if (!others.empty()) {
+    if (!others.empty() || leaves.are_reached_by_others) {
       return capturing_backward(edges, used_gradients, keep_graph, leaves,
                                 found, others);
     }

@@ -7,6 +7,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/OpMathType.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -30,7 +31,9 @@ namespace {
 /// depends only on its length.
 double sum_of_squares(const Tensor& block) {
   if (!block.is_cpu()) {
-    const double norm = block.norm().item<double>();
+    // The norm of many small numbers may be too large for half.
+    const auto type = at::toOpMathType(block.scalar_type());
+    const double norm = block.norm(2, type).item<double>();
     return norm * norm;
   }
   double sum = 0;
@@ -66,9 +69,11 @@ void ShardedUpdate::for_each_block(
     const char* name, const std::vector<Block>& blocks,
     const std::vector<size_t>& positions,
     const std::function<void(size_t, Tensor&)>& task) {
-  // With kEveryForward, only the output device updates.
+  // The parameters of accelerators are on the first one. With kEveryForward,
+  // only the output device updates.
   const size_t threads =
-      group_.options().replication() == Replication::kEveryForward
+      !group_.devices().front().is_cpu() ||
+              group_.options().replication() == Replication::kEveryForward
           ? 1
           : group_.workers().size();
   std::vector<size_t> own_blocks;

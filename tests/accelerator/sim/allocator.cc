@@ -87,6 +87,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (data.get_deleter() != &release) return;  // of another allocator
     auto* const block = static_cast<Block*>(data.get_context());
     if (block == nullptr || block->stream == stream) return;
     const std::lock_guard lock(of(block->stream.device_index()).mutex);
@@ -104,6 +105,11 @@ class Allocator final : public c10::DeviceAllocator {
     stats.reserved_bytes[kAll].current =
         of(index).use.bytes + static_cast<int64_t>(of(index).unused_bytes);
     return stats;
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    const std::lock_guard lock(of(index).mutex);
+    const auto all = static_cast<size_t>(installed().memory_bytes);
+    return {all - static_cast<size_t>(of(index).use.bytes), all};
   }
   void resetAccumulatedStats(c10::DeviceIndex /*index*/) override {}
   void resetPeakStats(c10::DeviceIndex index) override {

@@ -1,6 +1,7 @@
 // Operators of the simulated devices. What needs no data (allocations, views)
 // is done at once. Everything else is a kernel of the CPU that the current
 // stream runs later, on the second mapping of the memory.
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <stdexcept>
@@ -131,7 +132,14 @@ Tensor empty_like_it(const Tensor& tensor) {
           c10::Device(kSim, static_cast<c10::DeviceIndex>(current_device()))));
 }
 
-/// Runs `kernel` in stream `stream`, with the caller's number of threads.
+void set_threads(int threads) {
+  static thread_local int now = 0;
+  if (std::exchange(now, threads) != threads) {
+    set_intra_op_threads_of_this_thread(threads);
+  }
+}
+
+/// Runs `kernel` in stream `stream`, with the right number of threads.
 template <class Kernel>
 void launch(const c10::Stream& stream, Kernel kernel) {
   const auto faults = current_faults();
@@ -139,9 +147,9 @@ void launch(const c10::Stream& stream, Kernel kernel) {
   StreamThread& thread = thread_of(stream);
   thread.enqueue([kernel = std::move(kernel), faults, fails,
                   device = thread.device(),
-                  threads = at::get_num_threads()]() mutable {
+                  threads = thread.kernel_threads()]() mutable {
     if (fails) throw std::runtime_error("sim: a kernel failed");
-    set_intra_op_threads_of_this_thread(threads);
+    set_threads(threads);
     const at::AutoDispatchBelowAutograd below_autograd;
     const auto start = std::chrono::steady_clock::now();
     kernel();
@@ -159,6 +167,8 @@ class Call {
       : op_(op), schema_(op.schema()) {
     const auto count = schema_.arguments().size();
     arguments_.assign(stack.end() - static_cast<ptrdiff_t>(count), stack.end());
+    TORCH_CHECK(!draws_from_default_generator(), schema_.operator_name(),
+                " would draw from the generator of the CPU");
     for (size_t i = 0; i < count; ++i) {
       const auto& argument = schema_.arguments()[i];
       const auto* alias = argument.alias_info();
@@ -233,6 +243,22 @@ class Call {
       results = run_on_zeros();  // throws for wrong arguments
       const std::lock_guard lock(mutex);
       has_no_meta_kernel.insert(op_.operator_name());
+    }
+    return true;
+  }
+
+  /// Returns whether the kernel would draw random numbers without a generator
+  /// of the device.
+  bool draws_from_default_generator() const {
+    if (!op_.hasTag(at::Tag::nondeterministic_seeded)) return false;
+    const auto& all = schema_.arguments();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto optional = all[i].type()->cast<c10::OptionalType>();
+      const bool is_generator =
+          optional != nullptr &&
+          optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+      if (is_generator) return false;
+      if (all[i].name() == "dropout_p") return arguments_[i].toDouble() > 0;
     }
     return true;
   }

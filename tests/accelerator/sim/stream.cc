@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "tests/accelerator/sim/accelerator.h"
 
@@ -79,6 +81,13 @@ void StreamThread::drain() {
 bool StreamThread::is_idle() {
   const std::lock_guard lock(mutex_);
   return tasks_.empty() && !is_running_;
+}
+
+int StreamThread::kernel_threads() {
+  if (torch::autograd::get_current_graph_task_id() < 0) {
+    kernel_threads_ = at::get_num_threads();
+  }
+  return kernel_threads_;
 }
 
 void StreamThread::delay() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -47,6 +48,10 @@ class StreamThread {
   /// Waits until the stream has done all that was enqueued.
   void drain();
   bool is_idle();
+  /// Returns the number of threads for a kernel that this thread launches: as
+  /// many as the thread computes with itself. LibTorch's own threads launch
+  /// the kernels of a backward, which get the number of the last forward.
+  int kernel_threads();
 
  private:
   void run();
@@ -59,6 +64,7 @@ class StreamThread {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool is_running_ = false;
+  std::atomic<int> kernel_threads_{1};
   std::thread thread_;
 };
 
