@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include <torch/types.h>
@@ -145,6 +146,34 @@ std::vector<LinkSpeed> measure_links(
     speeds.push_back(measure(link, options));
   }
   return speeds;
+}
+
+void add_measured_connections(Topology& topology,
+                              std::span<const LinkSpeed> speeds) {
+  // A copy through the host is two copies, each of them as fast as one between
+  // devices at best.
+  constexpr double kClearlyFaster = 1.4;
+  const auto find = [&](const std::string& from, const std::string& to) {
+    return std::ranges::find_if(speeds, [&](const LinkSpeed& speed) {
+      return speed.link.from.name() == from && speed.link.to.name() == to;
+    });
+  };
+  const auto is_faster = [](const LinkSpeed& speed) {
+    return speed.bytes_per_s > kClearlyFaster * speed.staged_bytes_per_s;
+  };
+  for (size_t i = 0; i < topology.devices.size(); ++i) {
+    for (size_t j = 0; j < topology.devices.size(); ++j) {
+      Connection& cell = topology.connections[i][j];
+      if (cell.kind != ConnectionKind::kUnknown) continue;
+      const auto there =
+          find(topology.devices[i].name, topology.devices[j].name);
+      const auto back =
+          find(topology.devices[j].name, topology.devices[i].name);
+      if (there == speeds.end() || back == speeds.end()) continue;
+      cell.kind = is_faster(*there) && is_faster(*back) ? ConnectionKind::kPeer
+                                                        : ConnectionKind::kHost;
+    }
+  }
 }
 
 }  // namespace lockstep::inspect
