@@ -93,6 +93,7 @@ examples: build ## Build programs of examples/ (EXAMPLES="minimal ...", or all)
 	@tools/examples.sh $(BUILD) $(EXAMPLES)
 
 practicals: examples ## Run what docs/practicals shows, and write the pages
+	@tools/setup/ninja.sh $(PRESET) faulty_lockstep
 	@python3 tools/practicals.py --bin $(BUILD)/bin \
 	  --examples $(BUILD)/examples/bin \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))

@@ -10,6 +10,7 @@
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/link_check.h"
 #include "lockstep/device/memory.h"
 
@@ -32,7 +33,13 @@ std::vector<Link> links_of(const CheckLinksFlags& flags) {
           name));
     }
     for (Device* device : {&link->from, &link->to}) {
-      if (device->is_cpu()) device->slices = flags.slices;
+      if (device->is_cpu()) {
+        device->slices = flags.slices;
+      } else if (device->index >= accelerator::device_count(device->type)) {
+        // The parent may have it all the same, and then makes the check.
+        throw BadUsage(fmt::format("[usage] --links: this program has no {}",
+                                   device->name()));
+      }
     }
     links.push_back(*link);
   }

@@ -98,6 +98,7 @@ void show(const TopoFlags& flags) {
     const auto devices = to_devices(flags.devices, "all");
     topology = inspect::device_topology(devices);
     if (!flags.no_measure && !flags.as_dot) speeds = measured(devices);
+    inspect::add_measured_connections(topology, speeds);
   }
   if (!flags.html.empty()) {
     write_atomically(flags.html, topology_page(topology, speeds));

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/inspect/nvml.h"
 
 namespace lockstep::inspect {
@@ -126,17 +126,23 @@ Topology host_topology(std::span<const Device> slices) {
   return topology;
 }
 
+// LibTorch does not know how its other accelerators are connected.
+Topology unknown_topology(std::span<const Device> devices) {
+  Topology topology;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    topology.devices.push_back(
+        {.name = devices[i].name(), .cpu_affinity = "", .numa_affinity = ""});
+    topology.connections.emplace_back(devices.size());
+    topology.connections[i][i].kind = ConnectionKind::kSelf;
+  }
+  return topology;
+}
+
 }  // namespace
 
 Topology device_topology(std::span<const Device> devices) {
   if (devices.front().is_cpu()) return host_topology(devices);
-  if (!devices.front().is_cuda()) {
-    throw DeviceError({.code = ErrorCode::kDeviceFailed,
-                       .what = fmt::format("no library says how {} and the "
-                                           "others are connected",
-                                           devices.front().name()),
-                       .expected = "GPUs of NVIDIA, or slices of the host"});
-  }
+  if (!devices.front().is_cuda()) return unknown_topology(devices);
   std::vector<std::string> uuids;
   for (const Device& device : devices) {
     uuids.push_back(cuda::uuid(device.index));

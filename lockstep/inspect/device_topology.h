@@ -10,8 +10,9 @@
 namespace lockstep::inspect {
 
 /// Returns how `devices` of one kind are connected. For slices it depends on
-/// the nearest cache or NUMA node that contains the cores of both. For GPUs the
-/// driver reports it; throws DeviceError if it does not.
+/// the nearest cache or NUMA node that contains the cores of both. For GPUs of
+/// NVIDIA the driver reports it; throws DeviceError if it does not. For other
+/// accelerators it is not known: add_measured_connections() tells more.
 Topology device_topology(std::span<const Device> devices);
 
 /// Returns the same for slices with these cores (in order) on a synthetic host

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include <torch/types.h>
@@ -102,7 +103,7 @@ double latency_of_slices(End& from, End& to) {
   return seconds / std::max(rounds, 1) / 2;
 }
 
-double latency_of_gpus(const Link& link, End& from, End& to) {
+double latency_of_devices(const Link& link, End& from, End& to) {
   constexpr int kCopies = 200;
   Tensor in = to.in.narrow(0, 0, 4);
   const Tensor out = from.out.narrow(0, 0, 4);
@@ -130,7 +131,7 @@ LinkSpeed measure(const Link& link, const LinkSpeedOptions& options) {
         to.run([&] { to.in.copy_(from.out.to(torch::kCPU)); });
       });
   speed.latency_s = link.to.is_cpu() ? latency_of_slices(from, to)
-                                     : latency_of_gpus(link, from, to);
+                                     : latency_of_devices(link, from, to);
   return speed;
 }
 
@@ -145,6 +146,34 @@ std::vector<LinkSpeed> measure_links(
     speeds.push_back(measure(link, options));
   }
   return speeds;
+}
+
+void add_measured_connections(Topology& topology,
+                              std::span<const LinkSpeed> speeds) {
+  // A copy through the host is two copies, each of them as fast as one between
+  // devices at best.
+  constexpr double kClearlyFaster = 1.4;
+  const auto find = [&](const std::string& from, const std::string& to) {
+    return std::ranges::find_if(speeds, [&](const LinkSpeed& speed) {
+      return speed.link.from.name() == from && speed.link.to.name() == to;
+    });
+  };
+  const auto is_faster = [](const LinkSpeed& speed) {
+    return speed.bytes_per_s > kClearlyFaster * speed.staged_bytes_per_s;
+  };
+  for (size_t i = 0; i < topology.devices.size(); ++i) {
+    for (size_t j = 0; j < topology.devices.size(); ++j) {
+      Connection& cell = topology.connections[i][j];
+      if (cell.kind != ConnectionKind::kUnknown) continue;
+      const auto there =
+          find(topology.devices[i].name, topology.devices[j].name);
+      const auto back =
+          find(topology.devices[j].name, topology.devices[i].name);
+      if (there == speeds.end() || back == speeds.end()) continue;
+      cell.kind = is_faster(*there) && is_faster(*back) ? ConnectionKind::kPeer
+                                                        : ConnectionKind::kHost;
+    }
+  }
 }
 
 }  // namespace lockstep::inspect

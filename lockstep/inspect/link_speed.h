@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/device/links/link.h"
+#include "lockstep/inspect/topology.h"
 
 namespace lockstep::inspect {
 
@@ -30,5 +31,11 @@ struct LinkSpeedOptions {
 std::vector<LinkSpeed> measure_links(
     std::span<const Link> links, const LinkSpeedOptions& options = {},
     const std::function<void(const Link&)>& on_link = {});
+
+/// Replaces unknown connections in `topology` by what `speeds` show: kPeer if
+/// copies in both directions are clearly faster than through the host, else
+/// kHost. Connections without speeds stay unknown.
+void add_measured_connections(Topology& topology,
+                              std::span<const LinkSpeed> speeds);
 
 }  // namespace lockstep::inspect

@@ -65,16 +65,16 @@ std::string without_escapes(const std::string& text) {
   return plain;
 }
 
-// Returns true for "GPU0" and "cpu:1", but not for "GPU NUMA ID", which is a
-// column after the matrix.
+// Returns true for "GPU0", "cpu:1" and "xpu:1", but not for "GPU NUMA ID",
+// which is a column after the matrix.
 bool is_device(const std::string& name) {
-  for (const std::string_view kind : {"GPU", "cpu:"}) {
-    if (!name.starts_with(kind) || name.size() == kind.size()) continue;
-    return std::all_of(name.begin() + static_cast<ptrdiff_t>(kind.size()),
-                       name.end(),
-                       [](unsigned char c) { return std::isdigit(c) != 0; });
-  }
-  return false;
+  const size_t colon = name.find(':');
+  const size_t kind = colon != std::string::npos ? colon + 1
+                      : name.starts_with("GPU")  ? 3
+                                                 : name.size();
+  return kind < name.size() &&
+         std::all_of(name.begin() + static_cast<ptrdiff_t>(kind), name.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 void check(const Topology& topology) {

@@ -20,7 +20,7 @@ struct Meaning {
   const char* colour;  // colour of the edge in a graph
 };
 
-constexpr std::array<Meaning, 11> kMeanings = {{
+constexpr std::array<Meaning, 13> kMeanings = {{
     {ConnectionKind::kSelf, "X", "the device itself", "black"},
     {ConnectionKind::kSys, "SYS",
      "over PCIe and the interconnect between NUMA nodes", "firebrick"},
@@ -41,6 +41,10 @@ constexpr std::array<Meaning, 11> kMeanings = {{
      "forestgreen"},
     {ConnectionKind::kCore, "CORE", "slices of the host on the same core",
      "royalblue"},
+    {ConnectionKind::kPeer, "P2P",
+     "copies were faster than through memory of the host", "royalblue"},
+    {ConnectionKind::kHost, "HOST",
+     "copies were as fast as through memory of the host", "darkorange"},
     {ConnectionKind::kUnknown, "N/A", "not known", "gray"},
 }};
 
@@ -78,8 +82,8 @@ Connection parse_connection(const std::string& text) {
   throw InvalidArgument(
       "topo", {.code = ErrorCode::kMalformedData,
                .what = "a cell of the matrix can't be read",
-               .expected = "X, NV#, PIX, PXB, PHB, NODE, SYS, CORE, L2, L3 or "
-                           "N/A",
+               .expected = "X, NV#, PIX, PXB, PHB, NODE, SYS, CORE, L2, L3, "
+                           "P2P, HOST or N/A",
                .got = text.substr(0, 40)});
 }
 
@@ -109,19 +113,23 @@ std::string render_legend(const Topology& topology) {
   for (const auto& row : topology.connections) {
     for (const Connection& cell : row) used.insert(cell.kind);
   }
-  const bool has_gpus = std::ranges::any_of(
-      topology.devices,
-      [](const auto& device) { return !device.name.starts_with("cpu:"); });
+  // Recordings of nvidia-smi call them GPU0, NIC0 and so on.
+  const bool has_gpus =
+      std::ranges::any_of(topology.devices, [](const auto& device) {
+        return device.name.find(':') == std::string::npos;
+      });
   std::string text = "Legend:\n\n";
   for (const Meaning& meaning : kMeanings) {
-    const bool is_of_slices = meaning.kind == ConnectionKind::kCore ||
-                              meaning.kind == ConnectionKind::kL2 ||
-                              meaning.kind == ConnectionKind::kL3;
-    // As in nvidia-smi, all kinds are listed for GPUs. For slices, only those
-    // that are used.
+    const bool is_of_nvidia = meaning.kind != ConnectionKind::kCore &&
+                              meaning.kind != ConnectionKind::kL2 &&
+                              meaning.kind != ConnectionKind::kL3 &&
+                              meaning.kind != ConnectionKind::kPeer &&
+                              meaning.kind != ConnectionKind::kHost &&
+                              meaning.kind != ConnectionKind::kUnknown;
+    // As in nvidia-smi, all kinds are listed for its GPUs. For other devices,
+    // only those that are used.
     const bool is_shown =
-        used.contains(meaning.kind) ||
-        (has_gpus && !is_of_slices && meaning.kind != ConnectionKind::kUnknown);
+        used.contains(meaning.kind) || (has_gpus && is_of_nvidia);
     if (is_shown) {
       text += fmt::format("  {:<4} = {}\n", meaning.cell, meaning.text);
     }

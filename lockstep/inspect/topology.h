@@ -6,7 +6,8 @@
 namespace lockstep::inspect {
 
 /// The kinds of connection between two devices, from near to far: those of
-/// `nvidia-smi topo -m`, and shared caches for the slices of a host.
+/// `nvidia-smi topo -m`, shared caches for the slices of a host, and what
+/// measurements show for other accelerators.
 enum class ConnectionKind {
   kSelf,     ///< X
   kNvLink,   ///< NV#: a bonded set of # NVLinks
@@ -18,6 +19,8 @@ enum class ConnectionKind {
   kL3,       ///< L3: slices that share a third-level cache
   kNode,     ///< NODE: within a NUMA node
   kSys,      ///< SYS: between NUMA nodes
+  kPeer,     ///< P2P: copies are faster than through the host
+  kHost,     ///< HOST: copies are as fast as through the host
   kUnknown,  ///< N/A
 };
 

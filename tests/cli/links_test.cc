@@ -13,16 +13,27 @@
 namespace lockstep {
 namespace {
 
-CommandResult run_program_with(
-    const std::vector<std::string>& arguments,
-    std::map<std::string, std::string> environment = {}) {
-  Command command{.arguments = {kProgram},
+CommandResult run_command_of(const std::string& program,
+                             const std::vector<std::string>& arguments,
+                             std::map<std::string, std::string> environment) {
+  Command command{.arguments = {program},
                   .environment = std::move(environment)};
   command.arguments.insert(command.arguments.end(), arguments.begin(),
                            arguments.end());
   // Works with any number of cores.
   command.arguments.emplace_back("--oversubscribe");
   return run_command(command);
+}
+
+CommandResult run_program_with(const std::vector<std::string>& arguments) {
+  return run_command_of(kProgram, arguments, {});
+}
+
+/// Runs the program with links between slices that have these faults.
+CommandResult run_with_faults(const std::string& faults,
+                              const std::vector<std::string>& arguments) {
+  return run_command_of(LOCKSTEP_BINARY_DIR "/bin/faulty_lockstep", arguments,
+                        {{"LOCKSTEP_LINK_FAULTS", faults}});
 }
 
 std::string text_of(const std::string& path) {
@@ -80,10 +91,9 @@ TEST(Check, SaysThatGoodLinksAreGood) {
 }
 
 TEST(Check, NamesABadLinkAndOneThatHangs) {
-  const CommandResult result = run_program_with(
-      {"check", "--devices", "3xcpu", "--timeout", "3", "--json"},
-      {{"LOCKSTEP_LINK_FAULTS",
-        "corrupt:cpu:0>cpu:1@4194304;delay=60:cpu:2>cpu:0"}});
+  const CommandResult result = run_with_faults(
+      "corrupt:cpu:0>cpu:1@4194304;delay=60:cpu:2>cpu:0",
+      {"check", "--devices", "3xcpu", "--timeout", "3", "--json"});
   EXPECT_EQ(result.exit_code, 1) << result.err;
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json.at("checked").size(), 6U);
@@ -116,6 +126,16 @@ TEST(Check, NeedsTwoDevices) {
       << result.err;
 }
 
+// A program that has the devices then checks them itself.
+TEST(Check, OfAChildRefusesDevicesThatItDoesNotHave) {
+  for (const char* link : {"cuda:90>cuda:91", "npu:0>npu:1"}) {
+    const CommandResult result = run_command(
+        Command{.arguments = {kProgram, "check-links", "--links", link}});
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find("--links"), std::string::npos) << result.err;
+  }
+}
+
 // A run makes the check automatically, in a separate process, and continues.
 TEST(Check, IsMadeByARunWithAFault) {
   const std::vector<std::string> arguments = {"train",
@@ -133,8 +153,7 @@ TEST(Check, IsMadeByARunWithAFault) {
                                               "--intra-op-threads",
                                               "1"};
   const auto last_line_of = [&](const std::string& faults) {
-    const CommandResult result =
-        run_program_with(arguments, {{"LOCKSTEP_LINK_FAULTS", faults}});
+    const CommandResult result = run_with_faults(faults, arguments);
     EXPECT_TRUE(result.ok()) << result.err;
     const size_t at = result.out.find("parameter_sha256");
     return at == std::string::npos ? result.out : result.out.substr(at);

@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT / "tests/cli"))
 from page_exceptions import EXIT_CODES, FILES, ON_EVERY_PAGE, SUBSTITUTIONS  # pylint: disable=wrong-import-position
 
 DEADLINE_S = 300
-PROGRAMS = ("lockstep", "build/release/bin/lockstep", "make", "docker", "kubectl",
-            "openssl", "sbatch", "mpirun", "python3", "torchrun", "export",
-            "padded_text", "own_model", "practical_faults")
+PROGRAMS = ("lockstep", "faulty_lockstep", "build/release/bin/lockstep", "make",
+            "docker", "kubectl", "openssl", "sbatch", "mpirun", "python3",
+            "torchrun", "export", "padded_text", "own_model", "practical_faults")
 # These are not on every machine that has the packages of `make test`.
 OPTIONAL = ("mpirun", "openssl")
 COMMAND = re.compile(

@@ -5,6 +5,11 @@
 // sends SIGKILL to rank 1 when it begins a backward after 7 or more steps. A
 // fault at the start comes before anything else. A fault comes once per job,
 // and DIR/fired has its time.
+//
+//   LOCKSTEP_LINK_FAULTS='corrupt:cpu:0>cpu:1'
+//
+// breaks links between slices: see link_faults.h. The check of the links, which
+// is made in a child process, has the same faults.
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -21,8 +26,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/process.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/control/worker_side.h"
+#include "tests/faults/link_faults.h"
 
 namespace {
 
@@ -123,5 +130,7 @@ int main(int argc, char** argv) {
       on_phase(lockstep::control::Phase::kStart, 0);
     }
   }
+  ::setenv("LOCKSTEP_PROGRAM", lockstep::own_program().c_str(), 0);
+  lockstep::inject_link_faults_of_environment();
   return lockstep::cli::run_program(argc, argv);
 }

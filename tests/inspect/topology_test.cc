@@ -204,5 +204,32 @@ TEST(LinkSpeed, IsMeasuredInBothDirections) {
   }
 }
 
+TEST(LinkSpeed, ShowsWhichDevicesReachEachOther) {
+  const std::vector<Device> devices = {
+      {c10::kXPU, 0, 0}, {c10::kXPU, 1, 0}, {c10::kXPU, 2, 0}};
+  Topology topology = device_topology(devices);
+  EXPECT_EQ(render_matrix(topology),
+            "\txpu:0\txpu:1\txpu:2\nxpu:0\tX\tN/A\tN/A\n"
+            "xpu:1\tN/A\tX\tN/A\nxpu:2\tN/A\tN/A\tX\n");
+  std::vector<LinkSpeed> speeds;
+  for (const Link& link : links_between(devices)) {
+    // Between the first and the second, and from the third to the first.
+    const bool is_direct = link.from.index + link.to.index == 1 ||
+                           (link.from.index == 2 && link.to.index == 0);
+    if (link.from.index == 1 && link.to.index == 2) continue;
+    speeds.push_back({.link = link,
+                      .bytes_per_s = is_direct ? 20e9 : 6e9,
+                      .staged_bytes_per_s = 5e9});
+  }
+  add_measured_connections(topology, speeds);
+  EXPECT_EQ(render_matrix(topology),
+            "\txpu:0\txpu:1\txpu:2\nxpu:0\tX\tP2P\tHOST\n"
+            "xpu:1\tP2P\tX\tN/A\nxpu:2\tHOST\tN/A\tX\n");
+  EXPECT_EQ(parse_connection("P2P").kind, ConnectionKind::kPeer);
+  const std::string legend = render_legend(topology);
+  EXPECT_NE(legend.find("P2P"), std::string::npos) << legend;
+  EXPECT_EQ(legend.find("NVLink"), std::string::npos) << legend;
+}
+
 }  // namespace
 }  // namespace lockstep::inspect

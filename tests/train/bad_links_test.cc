@@ -5,9 +5,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/device/links/link_faults.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/expect_problem.h"
+#include "tests/faults/link_faults.h"
 #include "tests/train/runs.h"
 
 namespace lockstep::train {

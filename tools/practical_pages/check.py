@@ -60,7 +60,8 @@ def of_command(block, root, programs):
         if re.match(r"practical|resnet34_|language_model", words[0]) and \
                 not (root / "examples" / words[0] / "main.cc").exists():
             found.append(f"block {block.name}: no example {words[0]}")
-        if words[0] == "lockstep" and len(words) > 1:
+        # The second program has the same commands.
+        if words[0] in ("lockstep", "faulty_lockstep") and len(words) > 1:
             found += of_options(block, words[1:], programs)
     return found
 

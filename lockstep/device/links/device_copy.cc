@@ -1,17 +1,12 @@
 #include "lockstep/device/links/device_copy.h"
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <thread>
-
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <utility>
 
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/links/link_faults.h"
 #include "lockstep/device/links/special_links.h"
 #include "lockstep/device/tensor_device.h"
 
@@ -32,24 +27,26 @@ Paths& paths() {
   return of_process;
 }
 
-// Reverses the bytes of each word in one cache line of every 64 KiB. A model's
-// numbers become huge ones or NaN.
-void corrupt(Tensor& destination) {
-  constexpr size_t kEvery = size_t{64} << 10;
-  constexpr size_t kLine = 64, kWord = 4;
-  Tensor host = destination.detach().to(torch::kCPU).contiguous();
-  auto* bytes = static_cast<std::byte*>(host.mutable_data_ptr());
-  const size_t size = host.nbytes();
-  for (size_t line = 0; line < size; line += kEvery) {
-    const size_t end = std::min(line + kLine, size);
-    for (size_t word = line; word + kWord <= end; word += kWord) {
-      std::reverse(bytes + word, bytes + word + kWord);
-    }
-  }
-  destination.copy_(host);
+struct Hook {
+  std::mutex mutex;
+  std::shared_ptr<const CopyHook> hook;
+  std::atomic<bool> is_set{false};
+};
+
+Hook& hook_of_process() {
+  static Hook hook;
+  return hook;
 }
 
-// Copies over a link with a fault to new memory, as a copy between GPUs would.
+// Returns the hook if it applies to `link`, or nullptr.
+std::shared_ptr<const CopyHook> hook_for(const Link& link) {
+  if (!has_copy_hook()) return nullptr;
+  const std::lock_guard lock(hook_of_process().mutex);
+  const auto& hook = hook_of_process().hook;
+  return hook != nullptr && hook->applies_to(link) ? hook : nullptr;
+}
+
+// Copies to new memory through the hook, as a copy between GPUs would.
 Tensor copied(const Tensor& tensor, const Link& link) {
   Tensor copy = tensor.to(torch_device(link.to), tensor.scalar_type(),
                           /*non_blocking=*/false, /*copy=*/true);
@@ -57,15 +54,8 @@ Tensor copied(const Tensor& tensor, const Link& link) {
   Tensor values = copy.detach();
   const Tensor sent = values.clone();
   values.zero_();
-  with_faults(link, values, [&] { values.copy_(sent); });
+  copy_directly(link, values, [&] { values.copy_(sent); });
   return copy;
-}
-
-bool has_fault(const Link& link) {
-  const auto faults = link_faults();
-  return std::any_of(
-      faults->begin(), faults->end(),
-      [&](const LinkFault& fault) { return fault.link == link; });
 }
 
 }  // namespace
@@ -89,7 +79,7 @@ void forget_copy_paths() {
   paths().has_staged = false;
 }
 
-bool has_special_links() { return paths().has_staged || has_link_faults(); }
+bool has_special_links() { return paths().has_staged || has_copy_hook(); }
 
 Device place_of(const Tensor& tensor) {
   return device_of(tensor).value_or(Device{});
@@ -104,7 +94,7 @@ Tensor to_device(const Tensor& tensor, const Device& device) {
   if (chosen_path(link) == CopyPath::kStaged) {
     return tensor.to(torch::kCPU).to(torch_device(device));
   }
-  if (has_fault(link)) return copied(tensor, link);
+  if (hook_for(link) != nullptr) return copied(tensor, link);
   return tensor.to(torch_device(device), /*non_blocking=*/false);
 }
 
@@ -114,33 +104,30 @@ void copy_over(const Link& link, Tensor& destination, const Tensor& source) {
   } else if (chosen_path(link) == CopyPath::kStaged) {
     destination.copy_(source.to(torch::kCPU));
   } else {
-    with_faults(link, destination, [&] { destination.copy_(source); });
+    copy_directly(link, destination, [&] { destination.copy_(source); });
   }
 }
 
-void with_faults(const Link& link, Tensor& destination,
-                 const std::function<void()>& copy) {
-  bool is_dropped = false;
-  bool is_corrupt = false;
-  const auto faults = link_faults();
-  for (const LinkFault& fault : *faults) {
-    const auto bytes = static_cast<int64_t>(destination.nbytes());
-    if (fault.link != link || bytes < fault.least_bytes) continue;
-    switch (fault.kind) {
-      case LinkFault::Kind::kCorrupt:
-        is_corrupt = true;
-        break;
-      case LinkFault::Kind::kDrop:
-        is_dropped = true;
-        break;
-      case LinkFault::Kind::kDelay:
-        std::this_thread::sleep_for(
-            std::chrono::duration<double>(fault.delay_s));
-        break;
-    }
+void set_copy_hook(std::optional<CopyHook> hook) {
+  {
+    Hook& kept = hook_of_process();
+    const std::lock_guard lock(kept.mutex);
+    kept.is_set = hook.has_value();
+    kept.hook =
+        hook ? std::make_shared<const CopyHook>(*std::move(hook)) : nullptr;
   }
-  if (!is_dropped) copy();
-  if (is_corrupt) corrupt(destination);
+  forget_copy_paths();
+}
+
+bool has_copy_hook() { return hook_of_process().is_set; }
+
+void copy_directly(const Link& link, Tensor& destination,
+                   const std::function<void()>& libtorch_copy) {
+  if (const auto hook = hook_for(link)) {
+    hook->copy(link, destination, libtorch_copy);
+  } else {
+    libtorch_copy();
+  }
 }
 
 }  // namespace lockstep

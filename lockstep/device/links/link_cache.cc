@@ -12,7 +12,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 
 namespace lockstep {
 namespace {
@@ -26,16 +26,15 @@ std::string cache_folder() {
   return "";
 }
 
+// Returns "" if nothing tells the devices of this process from others: a
+// variable that hides devices may show others next time. CUDA's have an UUID.
 std::string identity_of_machine() {
-  std::string text = std::string(kVersion) + ' ' + boot_id();
-  const auto type = accelerator::available();
-  if (!type) return text;
-  const int count = accelerator::device_count(*type);
-  if (*type != c10::kCUDA) {
-    return fmt::format("{} {} {}", text, c10::DeviceTypeName(*type), count);
+  if (accelerator::available() != c10::kCUDA) return "";
+  std::string text = std::string(kVersion) + ' ' + boot_id() + ' ' +
+                     std::to_string(cuda::driver_version());
+  for (int i = 0; i < accelerator::device_count(c10::kCUDA); ++i) {
+    text += ' ' + cuda::uuid(i);
   }
-  text += ' ' + std::to_string(cuda::driver_version());
-  for (int i = 0; i < count; ++i) text += ' ' + cuda::uuid(i);
   return text;
 }
 
@@ -52,7 +51,7 @@ LinkCache LinkCache::of_this_machine() {
 }
 
 LinkCache::LinkCache(const std::string& folder, const std::string& identity) {
-  if (folder.empty() || boot_id().empty()) return;
+  if (folder.empty() || identity.empty() || boot_id().empty()) return;
   path_ = folder + "/links-" + checksum_of(identity).substr(0, 16) + ".json";
 }
 

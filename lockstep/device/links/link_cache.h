@@ -17,7 +17,7 @@ class LinkCache {
   /// ~/.cache/lockstep.
   static LinkCache of_this_machine();
   /// `identity` identifies the hardware and software that the findings are
-  /// about.
+  /// about. Nothing is stored if it is empty.
   LinkCache(const std::string& folder, const std::string& identity);
 
   /// Returns nullopt unless all of `links` were checked.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -17,13 +18,14 @@
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/special_links.h"
 #include "lockstep/device/worker.h"
 
 namespace lockstep {
 
+using c10::impl::VirtualGuardImpl;
 using torch::Tensor;
 
 namespace {
@@ -56,17 +58,36 @@ Tensor pattern(int64_t words, int round) {
 
 // A thread for each end of the link, so that memory of a slice is charged to
 // it.
-struct Ends {
-  std::unique_ptr<Worker> from, to;
+class Ends {
+ public:
   explicit Ends(const Link& link)
-      : from(std::make_unique<Worker>(link.from, 1)),
-        to(std::make_unique<Worker>(link.to, 1)) {}
-};
+      : from_(std::make_unique<Worker>(link.from, 1)),
+        to_(std::make_unique<Worker>(link.to, 1)) {
+    if (link.from.is_cpu() || link.to.is_cpu()) return;
+    sender_ = VirtualGuardImpl(link.from.type)
+                  .getStreamFromGlobalPool(torch_device(link.from));
+  }
 
-void run(Worker& worker, const std::function<void()>& task) {
-  worker.start(task);
-  worker.wait();
-}
+  void run_at_sender(const std::function<void()>& task) { run(*from_, task); }
+  void run_at_receiver(const std::function<void()>& task) {
+    run(*to_, [&] {
+      // LibTorch copies in this thread's stream on the sender. In its default
+      // stream, a copy that hangs would hold up those over the next links.
+      if (sender_)
+        VirtualGuardImpl(sender_->device_type()).exchangeStream(*sender_);
+      task();
+    });
+  }
+
+ private:
+  static void run(Worker& worker, const std::function<void()>& task) {
+    worker.start(task);
+    worker.wait();
+  }
+
+  std::unique_ptr<Worker> from_, to_;
+  std::optional<c10::Stream> sender_;  // if both ends are accelerators
+};
 
 void finish(const Device& device) {
   if (!device.is_cpu()) accelerator::synchronize(device);
@@ -74,7 +95,7 @@ void finish(const Device& device) {
 
 void copy_by_loads(const Link& link, Tensor& destination,
                    const Tensor& source) {
-  with_faults(link, destination, [&] {
+  copy_directly(link, destination, [&] {
     if (!link.to.is_cpu() || !link.from.is_cpu()) {
       // If GPUs can't read each other's memory, no kernel can, so the copy
       // engine copies.
@@ -87,6 +108,16 @@ void copy_by_loads(const Link& link, Tensor& destination,
     uint64_t* out = words_of(destination);
     for (int64_t i = 0; i < source.numel(); ++i) out[i] = in[i];
   });
+}
+
+// LibTorch has no operator that reads the memory of another device: kernels
+// that do are written for one type of accelerator.
+std::span<const CopyMethod> methods_for(const Link& link) {
+  static constexpr CopyMethod kMethods[] = {CopyMethod::kCopyEngine,
+                                            CopyMethod::kLoadsAndStores};
+  const bool has_loads =
+      link.from.type == link.to.type && (link.to.is_cpu() || link.to.is_cuda());
+  return std::span(kMethods).first(has_loads ? 2 : 1);
 }
 
 std::optional<LinkFinding> compare(const LinkCopy& copy, const Tensor& arrived,
@@ -112,19 +143,19 @@ std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
   const int64_t words = std::max<int64_t>(copy.bytes / kWord, 1);
   const Tensor expected = pattern(words, round);
   Tensor source, destination, arrived;
-  run(*ends.from, [&] {
+  ends.run_at_sender([&] {
     source = torch::empty(
         {words},
         torch::TensorOptions(torch::kInt64).device(torch_device(link.from)));
     source.copy_(expected);
     finish(link.from);
   });
-  run(*ends.to, [&] {
+  ends.run_at_receiver([&] {
     destination = torch::full(
         {words}, static_cast<int64_t>(kSentinel),
         torch::TensorOptions(torch::kInt64).device(torch_device(link.to)));
     if (copy.method == CopyMethod::kCopyEngine) {
-      with_faults(link, destination, [&] { destination.copy_(source); });
+      copy_directly(link, destination, [&] { destination.copy_(source); });
     } else {
       copy_by_loads(link, destination, source);
     }
@@ -206,8 +237,7 @@ std::optional<LinkFinding> first_finding(size_t number, const Link& link,
   Ends ends(link);
   for (int round = 0; round < options.rounds(); ++round) {
     for (const int64_t bytes : options.sizes()) {
-      for (const CopyMethod method :
-           {CopyMethod::kCopyEngine, CopyMethod::kLoadsAndStores}) {
+      for (const CopyMethod method : methods_for(link)) {
         const LinkCopy copy{link, method, bytes};
         if (!progress.begin(number, copy)) return std::nullopt;
         if (auto found = check_between(copy, round, ends)) return found;

@@ -14,8 +14,10 @@ namespace lockstep {
 
 /// Method that moves the bytes of a copy.
 enum class CopyMethod {
-  kCopyEngine,      ///< as training copies
-  kLoadsAndStores,  ///< by a kernel on the receiving device
+  kCopyEngine,  ///< as training copies
+  /// By a kernel on the receiving device. A check makes such copies between
+  /// slices and between GPUs of NVIDIA.
+  kLoadsAndStores,
 };
 
 /// Copies that a check makes over each link.
@@ -66,8 +68,8 @@ std::vector<LinkFinding> check_links(std::span<const Link> links,
 
 /// Does the same in a child process, so that a copy that hangs ends with it.
 /// The program is the one that the variable LOCKSTEP_PROGRAM names, this
-/// program if it is `lockstep`, or the one in the PATH. If there is none, the
-/// check runs in this process.
+/// program if it is `lockstep`, or the one in the PATH. If there is none, or it
+/// does not have these devices, the check runs in this process.
 std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
                                               const LinkCheckOptions& options);
 

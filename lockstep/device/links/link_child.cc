@@ -9,12 +9,12 @@
 #include "lockstep/base/child_process.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/names.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/device/links/link_check.h"
-#include "lockstep/device/links/link_faults.h"
 
 namespace lockstep {
 namespace {
@@ -23,8 +23,6 @@ namespace {
 constexpr double kStartSeconds = 120;
 // Time for all copies over one slow link.
 constexpr double kRoundSeconds = 10;
-// Exit code of the program for a command that it does not know.
-constexpr int kBadUsage = 2;
 
 constexpr std::pair<LinkFinding::Kind, const char*> kFindingKinds[] = {
     {LinkFinding::Kind::kChanged, "changed"},
@@ -101,7 +99,6 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
   // A link's check ends with its first copy that hangs.
   const Command command{
       .arguments = arguments_for(links, options),
-      .environment = {{kLinkFaultsVariable, link_faults_text()}},
       .deadline_s = kStartSeconds + static_cast<double>(links.size()) *
                                         (options.timeout_s() +
                                          kRoundSeconds * options.rounds())};
@@ -111,8 +108,10 @@ std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
   } catch (const ProcessStartError&) {
     return check_links(links, options);
   }
-  // Another version of the program does not know the command.
-  if (result.exit_code == kBadUsage) return check_links(links, options);
+  // Another version of the program does not know the command, or the program
+  // does not have the devices: it is another build, or this program has loaded
+  // a library that adds a type of device to LibTorch.
+  if (result.exit_code == kExitBadUsage) return check_links(links, options);
   std::string reason = describe_end(result, command);
   if (result.ok()) {
     try {

@@ -11,15 +11,14 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_advice.h"
 #include "lockstep/device/links/link_cache.h"
-#include "lockstep/device/links/link_faults.h"
+#include "lockstep/device/links/special_links.h"
 
 namespace lockstep {
 namespace {
 
 // Slices share the host's memory, so copies between them use no link.
 bool may_be_bad(std::span<const Device> devices) {
-  return devices.size() >= 2 &&
-         (!devices.front().is_cpu() || has_link_faults());
+  return devices.size() >= 2 && (!devices.front().is_cpu() || has_copy_hook());
 }
 
 std::vector<Link> not_checked(std::span<const Device> devices) {
@@ -30,9 +29,9 @@ std::vector<Link> not_checked(std::span<const Device> devices) {
 }
 
 std::vector<LinkFinding> findings_of(std::span<const Link> links) {
-  // Findings about injected faults are not stored, because they are not facts
-  // about the machine.
-  if (has_link_faults()) return check_links_in_child(links, {});
+  // Findings about links that a test breaks are not stored, because they are
+  // not facts about the machine.
+  if (has_copy_hook()) return check_links_in_child(links, {});
   const LinkCache cache = LinkCache::of_this_machine();
   if (auto known = cache.find(links)) return *std::move(known);
   auto findings = check_links_in_child(links, {});
@@ -44,12 +43,12 @@ std::vector<LinkFinding> findings_of(std::span<const Link> links) {
 
 std::string describe_bad_links(const std::vector<LinkFinding>& findings) {
   std::vector<std::string> lines;
-  bool has_gpu = false;
+  bool has_accelerator = false;
   for (const LinkFinding& finding : findings) {
     lines.push_back(finding.text());
-    has_gpu = has_gpu || finding.copy.link.from.is_cuda();
+    has_accelerator = has_accelerator || !finding.copy.link.from.is_cpu();
   }
-  if (has_gpu) {
+  if (has_accelerator) {
     for (auto& line : advice_on_bad_links(gather_pci_facts())) {
       lines.push_back(std::move(line));
     }

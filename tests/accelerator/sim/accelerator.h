@@ -37,8 +37,11 @@ const Options& installed();
 
 /// What goes wrong. Changes hold for what is enqueued afterwards.
 struct Faults {
-  bool peer_access = true;  ///< off: copies between devices go over the host
-  /// Changes the bytes that arrive on device `to` from `from`. Empty: intact.
+  /// Off: copies between devices go over the host, where the faults of copies
+  /// don't reach them.
+  bool peer_access = true;
+  /// Changes the bytes that arrive on device `to` from `from`, in the thread
+  /// that copies. Empty: intact.
   std::function<void(int from, int to, std::byte* bytes, size_t size)>
       corrupt_copy;
   /// A copy from `from` to `to` writes nothing.

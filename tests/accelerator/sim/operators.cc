@@ -187,6 +187,19 @@ class Call {
     }
   }
 
+  /// Throws if tensors are on different devices, as LibTorch's kernels of GPUs
+  /// do. Each operator on a list of tensors treats them one by one.
+  void check_devices() const {
+    for (const IValue& value : arguments_) {
+      if (!value.isTensor() || !is_sim(value.toTensor())) continue;
+      const c10::Device device = value.toTensor().device();
+      TORCH_CHECK(device.index() == current_device(), schema_.operator_name(),
+                  ": expected all tensors to be on the same device, but found "
+                  "at least two devices, sim:",
+                  current_device(), " and ", device);
+    }
+  }
+
   /// Pushes the results to `stack`, which has lost the arguments.
   void run(Stack& stack) {
     if (!written_.empty()) {
@@ -395,6 +408,7 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
   const c10::DeviceGuard guard(
       c10::Device(kSim, device_of_arguments(*stack, count)));
   Call call(op, *stack);
+  call.check_devices();
   torch::jit::drop(*stack, count);
   call.run(*stack);
 }
@@ -439,18 +453,38 @@ const Tensor& resize(const Tensor& self, at::IntArrayRef size,
   return self;
 }
 
+/// Lets `destination` wait for what `source` has been given so far.
+void wait_for_stream(const c10::Stream& destination,
+                     const c10::Stream& source) {
+  Event event;
+  thread_of(source).enqueue([at = event.renew()] { Event::mark(*at); });
+  thread_of(destination).enqueue([at = event.point()] { Event::wait(*at); });
+}
+
+/// Copies between two devices without peer access: over memory of the host.
+void copy_over_host(const Tensor& to, const Tensor& from) {
+  const c10::Stream source = current_stream(from.device().index());
+  const c10::Stream destination = current_stream(to.device().index());
+  const Tensor host = at::empty_strided(from.sizes(), from.strides(),
+                                        from.options().device(at::kCPU));
+  launch(source, [host, origin = seen_by_kernel(from)] { host.copy_(origin); });
+  wait_for_stream(destination, source);
+  launch(destination,
+         [host, target = seen_by_kernel(to)] { target.copy_(host); });
+  // As CUDA promises, the source may be written after the copy.
+  wait_for_stream(source, destination);
+}
+
 /// Copies between two devices as CUDA does: in the stream of the source, after
 /// what the stream of the destination has done, which waits for the copy.
 void copy_to_peer(const Tensor& to, const Tensor& from) {
+  const auto faults = current_faults();
+  if (!faults->peer_access) return copy_over_host(to, from);
   const c10::Stream source = current_stream(from.device().index());
   const c10::Stream destination = current_stream(to.device().index());
-  Event ready;
-  Event done;
-  thread_of(destination).enqueue([at = ready.renew()] { Event::mark(*at); });
-  thread_of(source).enqueue([at = ready.point()] { Event::wait(*at); });
+  wait_for_stream(source, destination);
   const int a = from.device().index();
   const int b = to.device().index();
-  const auto faults = current_faults();
   launch(source, [target = seen_by_kernel(to), origin = seen_by_kernel(from), a,
                   b, faults] {
     while (faults->hang_copy && faults->hang_copy(a, b) &&
@@ -459,14 +493,12 @@ void copy_to_peer(const Tensor& to, const Tensor& from) {
     }
     if (faults->drop_copy && faults->drop_copy(a, b)) return;
     target.copy_(origin);
-    if (faults->corrupt_copy && faults->peer_access && target.numel() > 0 &&
-        target.is_contiguous()) {
+    if (faults->corrupt_copy && target.numel() > 0 && target.is_contiguous()) {
       faults->corrupt_copy(a, b, static_cast<std::byte*>(target.data_ptr()),
                            target.nbytes());
     }
   });
-  thread_of(source).enqueue([at = done.renew()] { Event::mark(*at); });
-  thread_of(destination).enqueue([at = done.point()] { Event::wait(*at); });
+  wait_for_stream(destination, source);
 }
 
 void copy_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {

@@ -1,5 +1,6 @@
 #include "lockstep/device/links/link_check.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -11,11 +12,11 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_advice.h"
 #include "lockstep/device/links/link_cache.h"
-#include "lockstep/device/links/link_faults.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/memory.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/faults/link_faults.h"
 
 namespace lockstep {
 namespace {
@@ -33,8 +34,15 @@ std::vector<Device> slices(int count) {
 /// Links between slices, of which one may have a fault.
 class Links : public testing::Test {
  protected:
-  Links() { install_accounting_allocator(); }
-  ~Links() override { inject_link_faults(""); }
+  // Faults of this process, so the check has to be made in it.
+  Links() {
+    install_accounting_allocator();
+    ::setenv("LOCKSTEP_PROGRAM", "/no/such/program", 1);
+  }
+  ~Links() override {
+    inject_link_faults("");
+    ::unsetenv("LOCKSTEP_PROGRAM");
+  }
 
   static std::vector<LinkFinding> check(int devices,
                                         const LinkCheckOptions& options = {}) {

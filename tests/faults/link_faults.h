@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,7 +8,8 @@
 
 namespace lockstep {
 
-/// A simulated fault of a link, for tests of the link checks.
+/// A simulated fault of a link. Links between slices have no faults of their
+/// own, so the tests of the link checks break them.
 struct LinkFault {
   enum class Kind {
     kCorrupt,  ///< some of the bytes are changed
@@ -31,14 +30,11 @@ std::vector<LinkFault> parse_link_faults(std::string_view text);
 
 inline constexpr const char* kLinkFaultsVariable = "LOCKSTEP_LINK_FAULTS";
 
-/// Returns the faults of this process: those of the variable
-/// LOCKSTEP_LINK_FAULTS, or those of inject_link_faults().
-std::shared_ptr<const std::vector<LinkFault>> link_faults();
-bool has_link_faults();
-/// Returns the faults in the format of parse_link_faults().
-std::string link_faults_text();
-/// Sets the faults, for tests. Also forgets which links were checked and the
-/// paths that were set for them.
+/// Gives links of this process these faults, and only these. Also forgets which
+/// links were checked and the paths that were set for them.
 void inject_link_faults(std::string_view text);
+/// Does this for the faults that the variable LOCKSTEP_LINK_FAULTS names, if it
+/// is set, and prints a warning.
+void inject_link_faults_of_environment();
 
 }  // namespace lockstep

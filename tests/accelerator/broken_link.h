@@ -1,0 +1,87 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/device/links/links.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/base/temporary_folder.h"
+
+// A link between simulated devices whose peer copies arrive changed.
+namespace lockstep::sim::links {
+
+inline Device device(int index) { return {kSim, index, 0}; }
+
+inline std::vector<Device> first_devices(int count) {
+  std::vector<Device> list;
+  for (int i = 0; i < count; ++i) list.push_back(device(i));
+  return list;
+}
+
+/// Changes an exponent in each cache line: a small float becomes 256 times as
+/// large.
+inline void enlarge_some(std::byte* bytes, size_t size) {
+  constexpr size_t kLine = 64;
+  for (size_t i = 0; i + kLine <= size; i += kLine) {
+    bytes[i + 3] ^= std::byte{0x04};
+  }
+}
+
+/// A link over which copies of at least `least_bytes` arrive changed.
+struct BrokenLink {
+  int from = 1;
+  int to = 0;
+  size_t least_bytes = 0;
+  int64_t one_of = 1;  ///< only each n-th copy is changed
+};
+
+/// Numbers of copies between devices.
+struct Copies {
+  std::atomic<int64_t> broken{0};  ///< over the broken link, and large enough
+  std::atomic<int64_t> good{0};    ///< all others
+};
+
+/// Breaks `link` and no other. Returns the copies, which are counted from now.
+inline std::shared_ptr<Copies> break_link(const BrokenLink& link) {
+  auto copies = std::make_shared<Copies>();
+  Faults faults;
+  faults.corrupt_copy = [link, copies](int from, int to, std::byte* bytes,
+                                       size_t size) {
+    if (from != link.from || to != link.to || size < link.least_bytes) {
+      ++copies->good;
+    } else if (++copies->broken % link.one_of == 0) {
+      enlarge_some(bytes, size);
+    }
+  };
+  set_faults(faults);
+  return copies;
+}
+
+/// Tests check in this process, which has the faults, and keep no findings.
+class LinksOnAccelerator : public testing::Test {
+ protected:
+  LinksOnAccelerator() {
+    ::setenv("LOCKSTEP_PROGRAM", "/no/such/program", 1);
+    ::setenv("LOCKSTEP_CACHE_DIR", folder_.path().c_str(), 1);
+    restore();
+  }
+  ~LinksOnAccelerator() override {
+    restore();
+    ::unsetenv("LOCKSTEP_PROGRAM");
+    ::unsetenv("LOCKSTEP_CACHE_DIR");
+  }
+  static void restore() {
+    set_faults({});
+    forget_copy_paths();
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace lockstep::sim::links
