@@ -106,7 +106,7 @@ c10::OptionalStreamGuard enter() const;
                       text)
 
     def test_leaves_what_is_cudas_to_a_gpu(self):
-        site, = sites.find_sites("lockstep/device/cuda.cc",
+        site, = sites.find_sites("lockstep/device/cuda/cuda.cc",
                                  "void f() { stream.synchronize(); }")
         self.assertTrue(site.needs_gpu)
 
