@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/cuda.h"
-#include "lockstep/device/sparse_gpu_memory.h"
+#include "lockstep/device/cuda/cuda.h"
+#include "lockstep/device/cuda/sparse_gpu_memory.h"
 
 namespace lockstep::accelerator {
 namespace {

@@ -13,7 +13,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/report/doctor/diagnose.h"
 
