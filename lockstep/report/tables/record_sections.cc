@@ -71,7 +71,7 @@ const std::vector<Fact<Environment>>& environment_facts() {
        [](const Environment& e) { return count(e.cores); }},
       {"Memory",
        [](const Environment& e) { return bytes_text(e.memory_bytes); }},
-      {"GPUs",
+      {"Accelerators",
        [](const Environment& e) {
          return e.gpus.empty() ? "none"
                                : fmt::format("{}", fmt::join(e.gpus, "; "));

@@ -17,7 +17,6 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::train {

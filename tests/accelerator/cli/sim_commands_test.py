@@ -45,11 +45,14 @@ class Commands(FolderTest):
         self.assertIn("no device sim:2", done.stderr)
         self.assertIn("sim:0..sim:1 (2 devices)", done.stderr)
 
-    def test_topo_refuses_devices_that_no_library_knows(self):
-        done = ended("topo", "--devices", "2xsim")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("no library says how sim:0 and the others are connected",
-                      done.stderr)
+    def test_topo_measures_links_that_no_library_knows(self):
+        """It says what they reach, and not what they are made of."""
+        output = run("topo", "--devices", "2xsim", "--json")
+        topology = json.loads(output)
+        self.assertEqual([device["name"] for device in topology["devices"]],
+                         ["sim:0", "sim:1"])
+        self.assertIn("sim:0", run("topo", "--devices", "2xsim",
+                                   "--no-measure"))
 
     def test_plan(self):
         """Each device has its own parameters, in its own memory."""
