@@ -30,7 +30,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from stream_mutants.program import Failure, Program, find_all_sites  # noqa: E402
+from stream_mutants.program import (  # noqa: E402
+    Failure, Program, find_all_sites, report_of)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/mutate"
@@ -137,7 +138,7 @@ class Run:
             outcome = self.program.run([test], 1, 600, reached=reached)
             if outcome.how != "passed":
                 raise Failure(f"{test} {outcome.how} without a mutant:\n"
-                              f"{outcome.output[-3000:]}")
+                              f"{report_of(outcome.output)}")
             seconds = time.monotonic() - begin
             self.state.tests[test] = {"seconds": seconds,
                                       "sites": sorted(reached)}
@@ -163,7 +164,7 @@ class Run:
             if outcome.how != "passed":
                 raise Failure(f"{outcome.test} {outcome.how} with seed {seed} "
                               f"and without a mutant:\n"
-                              f"{outcome.output[-3000:]}")
+                              f"{report_of(outcome.output)}")
             known += tests
             self.state.save()
             say(f"without a mutant, {len(tests)} tests pass with seed {seed}")

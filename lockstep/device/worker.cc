@@ -126,7 +126,13 @@ class Worker::Impl {
             busy_ticks_ += (Clock::now() - begin).count();
           });
       fence->wait();
-      task();
+      try {
+        task();
+      } catch (...) {
+        // As in run_task().
+        accelerator::wait_for_all(device_);
+        throw;
+      }
       fence.emplace(device_);
     }
     fence->wait();

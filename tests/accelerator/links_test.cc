@@ -45,7 +45,7 @@ TEST_F(LinksOnAccelerator, ThatChangeDataAreNamed) {
   EXPECT_EQ(findings[0].copy.link, (Link{device(2), device(1)}));
   EXPECT_EQ(findings[0].kind, Kind::kChanged);
   EXPECT_EQ(findings[0].copy.bytes, 1 << 10);
-  EXPECT_EQ(findings[0].wrong_bytes, (1 << 10) / 64 * 8);
+  EXPECT_EQ(findings[0].wrong_bytes, (1 << 10) / 128 * 8);
 }
 
 TEST_F(LinksOnAccelerator, ThatWriteNothingAreNamed) {

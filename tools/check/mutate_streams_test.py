@@ -106,7 +106,7 @@ c10::OptionalStreamGuard enter() const;
                       text)
 
     def test_leaves_what_is_cudas_to_a_gpu(self):
-        site, = sites.find_sites("lockstep/device/cuda.cc",
+        site, = sites.find_sites("lockstep/device/cuda/cuda.cc",
                                  "void f() { stream.synchronize(); }")
         self.assertTrue(site.needs_gpu)
 
@@ -131,6 +131,14 @@ class Outcomes(unittest.TestCase):
         self.assertEqual(program.failed_test(
             "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
             "[ RUN      ] A.C\n"), "A.C")
+
+    def test_shows_what_the_failed_test_printed(self):
+        shown = program.report_of(
+            "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
+            "[ RUN      ] A.C\nx.cc:1: Failure\n[  FAILED  ] A.C (3 ms)\n"
+            "[ RUN      ] A.D\n[  SKIPPED ] A.D (0 ms)\n")
+        self.assertEqual(shown, "[ RUN      ] A.C\nx.cc:1: Failure\n"
+                                "[  FAILED  ] A.C (3 ms)")
 
 
 if __name__ == "__main__":

@@ -161,6 +161,13 @@ class Program:
         return Outcome(None if how == "passed" else failed_test(text), how, text)
 
 
+def report_of(output):
+    """Returns what the first test that failed printed, or the end."""
+    found = re.search(r"^\[ RUN      \] (\S+)\n(?:(?!^\[ RUN ).*\n)*?"
+                      r"\[  FAILED  \] \1.*", output, re.M)
+    return found.group() if found else output[-3000:]
+
+
 def failed_test(output):
     """Returns the test that failed first, or that did not end."""
     failed = re.search(r"^\[  FAILED  \] (\S+?)(?:,| \()", output, re.M)

@@ -9,8 +9,7 @@ import dataclasses
 import re
 
 # What only a GPU can show.
-NEEDS_GPU = re.compile(
-    r"/(cuda|cuda_driver|sparse_gpu_memory|nccl)\.(cc|h)$")
+NEEDS_GPU = re.compile(r"/device/cuda/|/comm/transport/nccl\.cc$")
 
 HEADER = """\
 #pragma once

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
@@ -186,8 +187,15 @@ DeviceMemory held_by_device(const TrainOptions& options,
   memory.gradients = waiting_sums(accumulate) * probe.parameter_bytes();
   memory.activations = shard.peak;
   const bool has_ranks = options.strategy() == Strategy::kDistributed;
-  if (!has_ranks) return memory;
-  if (shares_memory) {
+  const bool is_host = options.devices().front().is_cpu();
+  if (!has_ranks && is_host) return memory;
+  if (!has_ranks) {
+    // Of several accelerators, the first one has the optimizer state.
+    memory.parameters = probe.parameter_bytes();
+    memory.optimizer = probe.optimizer_bytes();
+    return memory;
+  }
+  if (shares_memory && is_host) {
     // In the first step, gradients are copied to memory that the other ranks
     // read.
     memory.buckets = probe.parameter_bytes();
@@ -237,6 +245,19 @@ int64_t available_bytes() {
          static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+/// Returns the memory of all devices. For slices, and for accelerators that
+/// don't say how much they have, this is what is available on the host.
+int64_t bytes_of(const std::vector<Device>& devices) {
+  int64_t bytes = 0;
+  for (const Device& device : devices) {
+    const int64_t own =
+        device.is_cpu() ? 0 : accelerator::properties(device).memory_bytes;
+    if (own == 0) return available_bytes();
+    bytes += own;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
@@ -249,7 +270,7 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
       .accumulate = options.accumulate(),
       .recomputes = text != nullptr && text->model.recomputes_activations};
   MemoryPlan plan;
-  plan.limit = limit > 0 ? limit : available_bytes();
+  plan.limit = limit > 0 ? limit : bytes_of(options.devices());
   plan.devices = devices;
   plan.shards = devices * asked.accumulate;
   plan.samples_of_shard = ceil_of(options.batch_size(), plan.shards);

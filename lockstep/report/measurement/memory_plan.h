@@ -8,8 +8,8 @@
 
 namespace lockstep::report {
 
-/// Peak memory of a device during a step, in bytes. With ZeRO, of the device
-/// that holds most.
+/// Peak memory of a device during a step, in bytes. If they differ, of the
+/// device that holds most.
 struct DeviceMemory {
   /// Without the memory that several devices share.
   int64_t parameters = 0;
@@ -53,8 +53,9 @@ struct MemoryPlan {
 
 /// Runs one shard on this machine's CPU, forward and backward, as the options
 /// of `run` say, and adds up what each device would hold. `limit` is the number
-/// of available bytes; 0 stands for the memory that is available on this host.
-/// `shares_memory` says whether several ranks share memory.
+/// of available bytes; 0 stands for the memory of the devices, or for what is
+/// available on this host if they are slices. `shares_memory` says whether
+/// several ranks share memory.
 MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
                             bool shares_memory);
 
