@@ -20,7 +20,7 @@ std::vector<std::unique_ptr<Worker>> make_workers(int count) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < count; ++i) {
     workers.push_back(
-        std::make_unique<Worker>(Device{DeviceKind::kCpu, i, count}, 1));
+        std::make_unique<Worker>(Device{c10::kCPU, i, count}, 1));
   }
   return workers;
 }

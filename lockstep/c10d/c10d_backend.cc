@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/joined_messages.h"
 #include "lockstep/comm/transport/device_transport.h"
+#include "lockstep/comm/transport/joined_messages.h"
 #include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/sparse_all_reduce.h"
 

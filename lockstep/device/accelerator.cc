@@ -9,7 +9,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/sparse_gpu_memory.h"
+#include "lockstep/device/cuda/cuda.h"
+#include "lockstep/device/cuda/sparse_gpu_memory.h"
 
 namespace lockstep::accelerator {
 namespace {
@@ -44,6 +45,34 @@ int device_count(c10::DeviceType type) {
   return c10::impl::hasDeviceGuardImpl(type)
              ? VirtualGuardImpl(type).deviceCount()
              : 0;
+}
+
+Properties properties(const Device& device) {
+  const c10::Device known = checked(device);
+  if (device.is_cuda()) {
+    const auto gpu = cuda::properties(device.index);
+    return {.name = gpu.name, .memory_bytes = gpu.memory_bytes};
+  }
+  Properties result{.name = device.name()};
+  try {
+    at::globalContext().lazyInitDevice(known.type());
+    result.memory_bytes =
+        static_cast<int64_t>(at::getDeviceAllocator(known.type())
+                                 ->getMemoryInfo(known.index())
+                                 .second);
+  } catch (const c10::Error&) {
+    // The allocator of this type does not say.
+    result.memory_bytes = 0;
+  }
+  return result;
+}
+
+std::vector<Device> all_devices() {
+  std::vector<Device> found;
+  const auto type = available();
+  if (!type) return found;
+  for (int i = 0; i < device_count(*type); ++i) found.push_back({*type, i, 0});
+  return found;
 }
 
 c10::Stream bind_thread(const Device& device) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -24,6 +26,15 @@ std::optional<c10::DeviceType> available();
 /// Returns the number of devices of `type`, which is 0 if this build of
 /// LibTorch does not know the type.
 int device_count(c10::DeviceType type);
+
+/// A device as reports describe it.
+struct Properties {
+  std::string name;          ///< "NVIDIA H100 80GB HBM3", or as "xpu:0"
+  int64_t memory_bytes = 0;  ///< 0: unknown
+};
+Properties properties(const Device& device);
+/// Returns all devices of the accelerator that this process can use.
+std::vector<Device> all_devices();
 
 /// Makes `device` and a new stream of it current for this thread. Returns the
 /// stream.

@@ -14,7 +14,7 @@
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/memory.h"
 
 namespace lockstep {

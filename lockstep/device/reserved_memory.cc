@@ -12,8 +12,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/device/accelerator.h"
+#include "lockstep/device/cuda/sparse_gpu_memory.h"
 #include "lockstep/device/memory_account.h"
-#include "lockstep/device/sparse_gpu_memory.h"
 #include "lockstep/device/tensor_in_memory.h"
 
 namespace lockstep {

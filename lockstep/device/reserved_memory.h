@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/device/byte_range.h"
+#include "lockstep/base/byte_range.h"
 
 namespace lockstep {
 

@@ -103,7 +103,7 @@ double latency_of_slices(End& from, End& to) {
   return seconds / std::max(rounds, 1) / 2;
 }
 
-double latency_of_gpus(const Link& link, End& from, End& to) {
+double latency_of_devices(const Link& link, End& from, End& to) {
   constexpr int kCopies = 200;
   Tensor in = to.in.narrow(0, 0, 4);
   const Tensor out = from.out.narrow(0, 0, 4);
@@ -131,7 +131,7 @@ LinkSpeed measure(const Link& link, const LinkSpeedOptions& options) {
         to.run([&] { to.in.copy_(from.out.to(torch::kCPU)); });
       });
   speed.latency_s = link.to.is_cpu() ? latency_of_slices(from, to)
-                                     : latency_of_gpus(link, from, to);
+                                     : latency_of_devices(link, from, to);
   return speed;
 }
 

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"

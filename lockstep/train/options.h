@@ -106,7 +106,7 @@ struct VerifyOptions {
   /// Compares in the first step a replica with the model, and the loss with the
   /// loss of the whole batch (DataParallelOptions::verify_first_step).
   TORCH_ARG(bool, first_step) = true;
-  /// Several GPUs: what to do if copies between them arrive changed.
+  /// Several accelerators: what to do if copies between them arrive changed.
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
 };
 

@@ -122,12 +122,12 @@ struct RunEnvironment {
   std::string os;    ///< "Debian GNU/Linux 12 (bookworm)"
   std::string kernel;
   std::string cpu_model;
-  int64_t cores = 0;           ///< cores that the process may use
-  int64_t memory_bytes = 0;    ///< memory of the host
-  std::string cpu_capability;  ///< of LibTorch's kernels: "AVX2"
-  std::string torch;           ///< the version that is loaded: "2.11.0"
-  std::string compiler;        ///< compiler that Lockstep was built with
-  std::vector<std::string> gpus;
+  int64_t cores = 0;              ///< cores that the process may use
+  int64_t memory_bytes = 0;       ///< memory of the host
+  std::string cpu_capability;     ///< of LibTorch's kernels: "AVX2"
+  std::string torch;              ///< the version that is loaded: "2.11.0"
+  std::string compiler;           ///< compiler that Lockstep was built with
+  std::vector<std::string> gpus;  ///< or devices of another accelerator
   /// Environment variables, by name, that are set and that affect the results
   /// or the speed of a run, with their values. Other variables are not kept, as
   /// they may be secret.

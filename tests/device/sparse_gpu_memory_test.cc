@@ -1,4 +1,4 @@
-#include "lockstep/device/sparse_gpu_memory.h"
+#include "lockstep/device/cuda/sparse_gpu_memory.h"
 
 #include <cstring>
 #include <dlfcn.h>

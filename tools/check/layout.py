@@ -15,7 +15,8 @@ CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*\b__\w+)")
 COMMENT = re.compile(r"^\s*//")
 # Differences between versions of LibTorch are allowed here.
 VERSIONS = {"lockstep/device/torch_compat.h"}
-NOT_LAYERS = {"api", "consumers", "differential", "faults", "fuzz", "parity", "recipes"}
+NOT_LAYERS = {"accelerator", "api", "consumers", "differential", "faults", "fuzz",
+              "parity", "recipes"}
 
 
 def check_file(root, path):

@@ -5,15 +5,17 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/device/accelerator.h"
 
 namespace lockstep::cli {
 
 void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text) {
-  app.add_option(
-         "--devices", flags.devices,
-         "auto or all (every GPU; without one, a slice for each core), a count "
-         "(2, 2xcpu, 2xcuda), cpu, cuda, or a list (cuda:0,cuda:1)")
+  app.add_option("--devices", flags.devices,
+                 "auto or all (every GPU or other accelerator; without one, a "
+                 "slice for "
+                 "each core), a count (2, 2xcpu, 2xcuda), cpu, cuda, or a list "
+                 "(cuda:0,cuda:1)")
       ->type_name("LIST")
       ->default_str(default_text)
       ->group("Devices");
@@ -43,7 +45,7 @@ std::vector<Device> rank_devices(const DeviceFlags& flags,
                                  const ProcessGroup& world) {
   const auto ranks = static_cast<size_t>(world.local_size());
   if (!flags.devices.empty()) return to_devices(flags, "all");
-  if (cuda_device_count() > 0) return to_devices(flags, "cuda");
+  if (accelerator::available()) return to_devices(flags, "all");
   if (allowed_cores().size() >= ranks) {
     return to_devices(flags, fmt::format("{}xcpu", ranks));
   }
@@ -51,6 +53,9 @@ std::vector<Device> rank_devices(const DeviceFlags& flags,
   return std::vector<Device>(ranks, Device{});
 }
 
-std::string one_device() { return cuda_device_count() > 0 ? "cuda:0" : "cpu"; }
+std::string one_device() {
+  const auto type = accelerator::available();
+  return Device{.type = type.value_or(c10::kCPU)}.name();
+}
 
 }  // namespace lockstep::cli

@@ -206,7 +206,8 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_config_option(app);
   add_length_options(app, flags);
   add_communication_options(app, flags);
-  add_device_options(app, flags.devices, "single: cuda:0 or cpu; dp, ddp: all");
+  add_device_options(app, flags.devices,
+                     "single: the first GPU, or cpu; dp, ddp: all");
   app.add_option("--output-device", flags.options.output_device(),
                  "dp-classic: the one of --devices that gathers the outputs "
                  "and computes the loss; the first one holds the model, its "
@@ -215,8 +216,9 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
       ->default_str("the first")
       ->group("Devices");
   add_choice(app, "--bad-links", flags.bad_links, {"stage", "stop", "ignore"},
-             "what to do if copies between GPUs arrive corrupted: stage (warn, "
-             "and copy through host memory), stop, or ignore (don't check)")
+             "what to do if copies between devices arrive corrupted: stage "
+             "(warn, and copy through host memory), stop, or ignore (don't "
+             "check)")
       ->group("Devices");
   add_output_options(app, flags);
 }

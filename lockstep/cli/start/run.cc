@@ -211,7 +211,8 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Workers";
   add(command, "--nproc-per-node", flags.nproc_per_node, "N",
       "workers on this node: a number, cpu (one for each core), gpu (one for "
-      "each CUDA device), or auto (GPUs, or else cores)")
+      "each CUDA device), or auto (GPUs, or else cores); other accelerators: "
+      "a number")
       ->group(group);
   add(command, "--role", flags.options.role, "NAME",
       "role of the workers; ROLE_RANK counts within a role")

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -187,6 +188,15 @@ Transport::WorkPtr DeviceTransport::recv_any(const at::Tensor& tensor,
   Tensors tensors{tensor};
   return checked(c10d::OpType::RECVANYSOURCE,
                  [&] { return backend_->recvAnysource(tensors, tag); });
+}
+
+void DeviceTransport::abort(const std::string& /*reason*/) noexcept {
+  try {
+    backend_->abort();
+  } catch (const std::exception& error) {
+    log_warning("comm", fmt::format("{} can't be aborted: {}", name_,
+                                    first_line(text_of(error))));
+  }
 }
 
 void throw_backend_error(const c10::Error& error, const std::string& what,

@@ -35,7 +35,9 @@ class DeviceTransport : public Transport {
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
-  void abort(const std::string&) noexcept override {}
+  /// Ends the calls that this rank waits for. Whether that ends those of the
+  /// other ranks depends on the backend. c10d can't pass on the reason.
+  void abort(const std::string& reason) noexcept override;
 
  private:
   /// Returns what `begin` returns. Throws CommError for an error of the

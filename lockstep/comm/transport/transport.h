@@ -16,8 +16,8 @@
 namespace lockstep {
 
 /// Carries the calls of a ProcessGroup to the other ranks. There is one class
-/// for each kind of connection: HostTransport (shm and tcp), DeviceTransport, and
-/// SingleRank, for a group of one rank.
+/// for each kind of connection: HostTransport (shm and tcp), DeviceTransport,
+/// and SingleRank, for a group of one rank.
 ///
 /// All ranks make the same collective calls in the same order, each from one
 /// thread at a time. Messages from rank to rank are independent of them.

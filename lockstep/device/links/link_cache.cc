@@ -12,7 +12,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 
 namespace lockstep {
 namespace {

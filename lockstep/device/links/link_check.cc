@@ -18,7 +18,7 @@
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/special_links.h"
 #include "lockstep/device/worker.h"

@@ -109,11 +109,13 @@ int parse_nproc(const std::string& text) {
   if (text == "auto") return gpus > 0 ? gpus : core_count();
   if (text == "gpu") {
     if (gpus > 0) return gpus;
-    throw LaunchError({.code = ErrorCode::kNoSuchDevice,
-                       .what = "--nproc-per-node gpu, and there is no GPU",
-                       .expected = "a CUDA device",
-                       .got = "none",
-                       .fix = "use --nproc-per-node cpu or a number"});
+    throw LaunchError(
+        {.code = ErrorCode::kNoSuchDevice,
+         .what = "--nproc-per-node gpu, and there is no GPU",
+         .expected = "a CUDA device",
+         .got = "none",
+         .fix = "use --nproc-per-node cpu or a number, which is also the "
+                "way to name devices of another accelerator"});
   }
   throw_bad_option(
       "--nproc-per-node",

@@ -5,8 +5,8 @@
 
 #include <torch/types.h>
 
+#include "lockstep/base/byte_range.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/device/byte_range.h"
 #include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {

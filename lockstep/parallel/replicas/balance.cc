@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/log.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 
 namespace lockstep {
 namespace {

@@ -66,8 +66,22 @@ Finding cuda(const HostFacts& facts) {
     finding.warn(
         "no GPU can be used: check nvidia-smi, CUDA_VISIBLE_DEVICES, and "
         "whether the driver is new enough for this LibTorch");
-  } else {
+  } else if (!facts.has_accelerator()) {
     finding.found += "; CPU slices stand in for GPUs";
+  }
+  return finding;
+}
+
+Finding accelerator(const HostFacts& facts) {
+  Finding finding{
+      .topic = "accelerator",
+      .found =
+          counted(static_cast<int64_t>(facts.other_devices.size()), "device")};
+  for (const GpuFacts& device : facts.other_devices) {
+    finding.found += "; " + device.name;
+    if (device.memory_bytes > 0) {
+      finding.found += " " + in_bytes(device.memory_bytes);
+    }
   }
   return finding;
 }
@@ -86,7 +100,7 @@ Finding cores(const HostFacts& facts) {
     finding.warn(
         "the container's CPU quota is under one core: raise it (docker run "
         "--cpus)");
-  } else if (facts.cores_allowed == 1 && facts.gpus.empty()) {
+  } else if (facts.cores_allowed == 1 && !facts.has_accelerator()) {
     finding.warn(
         "with one core there is one CPU slice, so nothing runs in parallel: "
         "allow more (docker run --cpus, taskset)");
@@ -150,9 +164,10 @@ Finding open_files(const HostFacts& facts) {
 Finding locked_memory(const HostFacts& facts) {
   Finding finding{.topic = "locked memory",
                   .found = in_bytes(facts.locked_memory_bytes)};
-  // Only pinned host memory for GPUs needs large amounts of locked memory.
-  if (!facts.gpus.empty() && facts.locked_memory_bytes < 64 * kMiB) {
-    finding.warn("fast copies to GPUs lock memory: ulimit -l unlimited");
+  // Only pinned host memory for accelerators needs large amounts of locked
+  // memory.
+  if (facts.has_accelerator() && facts.locked_memory_bytes < 64 * kMiB) {
+    finding.warn("fast copies to devices lock memory: ulimit -l unlimited");
   }
   return finding;
 }
@@ -219,6 +234,7 @@ std::vector<Finding> diagnose(const HostFacts& facts) {
       open_files(facts),
       locked_memory(facts),
       shared_memory(facts)};
+  if (!facts.other_devices.empty()) findings.push_back(accelerator(facts));
   for (const auto& [name, value] : facts.environment) {
     findings.push_back(variable(name, value));
   }

@@ -28,6 +28,12 @@ struct HostFacts {
   bool is_cuda_built = false;
   std::string cuda_driver;  ///< version; empty if there is no driver
   std::vector<GpuFacts> gpus;
+  /// Devices of an accelerator other than CUDA, named as "xpu:0".
+  std::vector<GpuFacts> other_devices;
+
+  bool has_accelerator() const {
+    return !gpus.empty() || !other_devices.empty();
+  }
 
   int cores_online = 0;
   int cores_in_affinity = 0;

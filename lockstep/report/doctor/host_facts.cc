@@ -12,7 +12,8 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/version.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/report/doctor/diagnose.h"
 
@@ -84,15 +85,16 @@ void add_limits(HostFacts& facts) {
   }
 }
 
-void add_cuda(HostFacts& facts, const fs::path& root) {
+void add_devices(HostFacts& facts, const fs::path& root) {
   facts.is_cuda_built = cuda::is_built();
   // "... Kernel Module  570.86.15 ..." or, of the open driver, "... Open Kernel
   // Module for x86_64  580.159.04 ...".
   facts.cuda_driver = capture(read_text(root / "proc/driver/nvidia/version"),
                               R"(Kernel Module.*?\s(\d+\.[.\d]+))");
-  for (int i = 0; i < cuda_device_count(); ++i) {
-    const auto gpu = cuda::properties(i);
-    facts.gpus.push_back({gpu.name, gpu.memory_bytes});
+  for (const Device& device : accelerator::all_devices()) {
+    const auto found = accelerator::properties(device);
+    auto& list = device.is_cuda() ? facts.gpus : facts.other_devices;
+    list.push_back({found.name, found.memory_bytes});
   }
 }
 
@@ -130,7 +132,7 @@ HostFacts gather_host_facts(const fs::path& root) {
   facts.torch_loaded =
       capture(at::show_config(), R"(TORCH_VERSION=(\d+\.\d+[.\d]*))");
   facts.cpu_capability = at::get_cpu_capability();
-  add_cuda(facts, root);
+  add_devices(facts, root);
   facts.cores_online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   facts.cores_in_affinity = count_affinity();
   facts.cores_allowed = static_cast<int>(allowed_cores().size());

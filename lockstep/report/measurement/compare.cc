@@ -79,7 +79,7 @@ Command step_time_command(const CompareOptions& options,
 // for it must not learn at the end that it was left out. On slices, these are a
 // single process and DDP. With ddp, it also adds `ideal`: the same processes
 // without communication. No DDP that updates all parameters on each rank can be
-// faster. On GPUs, it adds the single process and a note.
+// faster. On accelerators, it adds the single process and a note.
 void add_pytorch(const CompareOptions& options,
                  const std::vector<Device>& devices,
                  const std::function<bool()>& stop,
@@ -90,14 +90,14 @@ void add_pytorch(const CompareOptions& options,
     throw Error("compare",
                 {.code = ErrorCode::kProcessStart, .what = peer.missing});
   }
-  if (devices.front().is_cuda()) {
+  if (!devices.front().is_cpu()) {
     auto command = pytorch_command(peer, options.work, "single", 1, cores);
     command.arguments.emplace_back("--device");
     command.arguments.push_back(devices.front().name());
     processes.push_back({{kPyTorch, "single"}, std::move(command)});
     notes.emplace_back(
-        "PyTorch's DDP was left out: on GPUs, only PyTorch's single process is "
-        "compared.");
+        "PyTorch's DDP was left out: on accelerators, only PyTorch's single "
+        "process is compared.");
     return;
   }
   std::vector<std::string> strategies{"single", "ddp"};

@@ -16,7 +16,8 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/accelerator.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::train {
@@ -24,16 +25,29 @@ namespace {
 
 // Variables that can't hold a secret.
 constexpr std::array kVariables{
-    "ATEN_CPU_CAPABILITY",  "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
-    "GLOO_SOCKET_IFNAME",   "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",         "LD_PRELOAD",
-    "LOCKSTEP_CORES",       "MALLOC_ARENA_MAX",
-    "MKL_NUM_THREADS",      "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",      "NCCL_P2P_DISABLE",
-    "NCCL_SOCKET_IFNAME",   "OMP_NUM_THREADS",
-    "OMP_PLACES",           "OMP_PROC_BIND",
-    "ONEDNN_MAX_CPU_ISA",   "TORCH_DISTRIBUTED_DEBUG",
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "LD_PRELOAD",
+    "LOCKSTEP_CORES",
+    "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "ONEDNN_MAX_CPU_ISA",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "ZE_AFFINITY_MASK",
 };
 
 // Returns what follows `key` and `separator` in the first line that begins with
@@ -94,11 +108,13 @@ RunEnvironment this_environment() {
 #else
   result.compiler = "GCC " __VERSION__;
 #endif
-  for (int i = 0; i < cuda_device_count(); ++i) {
-    const auto gpu = cuda::properties(i);
+  for (const Device& device : accelerator::all_devices()) {
+    const auto gpu = accelerator::properties(device);
     result.gpus.push_back(
-        fmt::format("{}, {}", gpu.name,
-                    format_bytes(static_cast<double>(gpu.memory_bytes))));
+        gpu.memory_bytes == 0
+            ? gpu.name
+            : fmt::format("{}, {}", gpu.name,
+                          format_bytes(static_cast<double>(gpu.memory_bytes))));
   }
   for (const char* name : kVariables) {
     if (const auto value = env(name))

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
+#include <c10/core/DeviceType.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -99,7 +100,7 @@ Settings versions_of(const Plan& plan) {
   const Device& device = plan.devices.front();
   return {{"lockstep", kVersion},
           {"torch", TORCH_VERSION},
-          {"device", device.is_cpu() ? "cpu" : "cuda"},
+          {"device", c10::DeviceTypeName(device.type, /*lower_case=*/true)},
           {"cpu", at::get_cpu_capability()}};
 }
 

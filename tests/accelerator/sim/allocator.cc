@@ -106,6 +106,11 @@ class Allocator final : public c10::DeviceAllocator {
         of(index).use.bytes + static_cast<int64_t>(of(index).unused_bytes);
     return stats;
   }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    const std::lock_guard lock(of(index).mutex);
+    const auto all = static_cast<size_t>(installed().memory_bytes);
+    return {all - static_cast<size_t>(of(index).use.bytes), all};
+  }
   void resetAccumulatedStats(c10::DeviceIndex /*index*/) override {}
   void resetPeakStats(c10::DeviceIndex index) override {
     const std::lock_guard lock(of(index).mutex);

@@ -17,6 +17,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_cpu_dispatch.h>
@@ -506,12 +507,19 @@ void copy_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
   if (!non_blocking || !to.is_pinned()) thread_of(stream).drain();
 }
 
+/// Copies to memory with gaps as CUDA does: to memory without gaps first, which
+/// is all that the caller waits for. A kernel then moves the elements.
 void copy_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
   const Tensor origin = non_blocking && from.is_pinned() ? from : from.clone();
   const c10::Stream stream = current_stream(to.device().index());
+  const bool has_gaps = !to.is_contiguous() && to.strides() != from.strides();
+  const Tensor arrived = has_gaps ? at::empty(to.sizes(), to.options()) : to;
   launch(stream,
-         [target = seen_by_kernel(to), origin] { target.copy_(origin); });
+         [target = seen_by_kernel(arrived), origin] { target.copy_(origin); });
   if (!non_blocking) thread_of(stream).drain();
+  if (!has_gaps) return;
+  launch(stream, [target = seen_by_kernel(to),
+                  source = seen_by_kernel(arrived)] { target.copy_(source); });
 }
 
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {

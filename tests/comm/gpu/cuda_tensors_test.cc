@@ -7,7 +7,8 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/nccl_transport.h"
+#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/transport/device_transport.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"
 #include "tests/comm/rank_tasks.h"
@@ -138,8 +139,8 @@ TEST(Nccl, RunsEachCollectiveOfOneRank) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   accelerator::bind_thread({c10::kCUDA, 0, 0});
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  NcclTransport nccl(make_nccl_backend(store, 0, 1, kTimeout), torch::kCUDA,
-                     kTimeout);
+  DeviceTransport nccl(make_nccl_backend(store, 0, 1, kTimeout), "nccl",
+                       torch::kCUDA, kTimeout);
   const auto run = [&](const Collective& collective) {
     nccl.run({.collectives = {collective}}, kTimeout);
     CollectiveCall call{.collectives = {collective}};

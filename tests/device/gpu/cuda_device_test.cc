@@ -4,7 +4,7 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/reserved_memory.h"

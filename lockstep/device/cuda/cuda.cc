@@ -1,4 +1,4 @@
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 
 #include <algorithm>
 #include <mutex>

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/device/byte_range.h"
-#include "lockstep/device/cuda_driver.h"
+#include "lockstep/base/byte_range.h"
+#include "lockstep/device/cuda/cuda_driver.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 #include "lockstep/base/error.h"
-#include "lockstep/device/cuda.h"
+#include "lockstep/device/cuda/cuda.h"
 
 namespace lockstep::cuda {
 namespace {

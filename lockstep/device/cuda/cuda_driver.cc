@@ -1,4 +1,4 @@
-#include "lockstep/device/cuda_driver.h"
+#include "lockstep/device/cuda/cuda_driver.h"
 
 #include <dlfcn.h>
 
