@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/torch_compat.h"
 #include "lockstep/optim/blocks.h"
@@ -308,6 +309,9 @@ void GradientBuckets::sum_apart(size_t p) {
                             torch::dtype(parameters_[p].scalar_type())
                                 .device(parameters_[p].device()));
   }
+  // The communication stream uses it after this returns. It was made in another
+  // stream, which gets its memory back.
+  accelerator::record_use(elements);
   large_sum_(p, elements);
 }
 

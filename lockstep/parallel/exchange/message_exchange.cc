@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
@@ -133,6 +134,7 @@ Tensor MessageExchange::flatten(const PartialSum& partial) const {
       flat.narrow(0, at_[i], at_[i + 1] - at_[i]).zero_();
       continue;
     }
+    accelerator::record_use(gradient);  // made in a worker's stream
     elements_at(flat, at_[i], gradient.numel(), gradient.scalar_type())
         .copy_(optim::memory_view(gradient));
   }

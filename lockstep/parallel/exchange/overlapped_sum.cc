@@ -3,8 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
+#include "lockstep/device/accelerator.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/tree_sum.h"
 
@@ -17,16 +16,6 @@ namespace {
 // Large enough for the sockets, and small enough to leave little to send after
 // the backward.
 constexpr int64_t kBucketBytes = 4 << 20;
-
-/// Delays the reuse of the gradient's memory. On a GPU the current stream may
-/// still have to read it, and the memory goes back to the stream that it was
-/// allocated on.
-void free_after_use(OwnedGradient gradient) {
-  if (!gradient.defined() || gradient.tensor().is_cpu()) return;
-  const torch::Device device = gradient.tensor().device();
-  gradient.tensor().record_stream(
-      c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-}
 
 }  // namespace
 
@@ -118,6 +107,7 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
     sync_.buckets().settle();
   }
   Tensor sum = gradient.tensor();
+  accelerator::record_use(sum);  // made in a worker's stream
   // A gradient that is not in a bucket is summed in its own memory.
   Tensor target = !is_apart       ? sync_.buckets().view(p)
                   : sum.defined() ? sum
@@ -128,6 +118,7 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
        ++partial) {
     const Tensor& left = partial->gradients[p].tensor();
     if (!left.defined()) continue;
+    accelerator::record_use(left);
     if (sum.defined()) {
       at::add_out(target, left, sum);
       sum = target;
@@ -163,7 +154,7 @@ void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
       optim::memory_view(kept_[p], begin, count)
           .copy_(elements.narrow(0, begin, count));
     }
-    free_after_use(std::exchange(sums_[p], {}));
+    sums_[p] = {};
   }
   bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
 }

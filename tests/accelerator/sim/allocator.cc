@@ -23,6 +23,7 @@ constexpr int kNaN = 0xff;           // bytes of a NaN in each type of numbers
 struct Block {
   std::byte* address;
   size_t bytes;
+  size_t used_bytes;                     // of its allocation
   c10::Stream stream;                    // that it was allocated on
   std::vector<c10::Stream> other_users;  // of record_stream()
 };
@@ -138,7 +139,8 @@ class Allocator final : public c10::DeviceAllocator {
                      " is out of memory: tried to allocate ", bytes, " bytes, ",
                      device.use.bytes, " of ", installed().memory_bytes,
                      " are in use");
-    device.use.bytes += static_cast<int64_t>(block->bytes);
+    block->used_bytes = bytes;
+    device.use.bytes += static_cast<int64_t>(bytes);
     device.use.peak_bytes = std::max(device.use.peak_bytes, device.use.bytes);
     return block;
   }
@@ -170,7 +172,7 @@ class Allocator final : public c10::DeviceAllocator {
     if (is_full() || device.carved + bytes > kSpaceBytes) return nullptr;
     std::byte* const address = DeviceMemory::get().space(index) + device.carved;
     device.carved += bytes;
-    return std::make_unique<Block>(Block{address, bytes, stream, {}});
+    return std::make_unique<Block>(Block{address, bytes, bytes, stream, {}});
   }
 
   /// Gives unused memory back to the system, after the kernels that fill it.
@@ -208,7 +210,7 @@ class Allocator final : public c10::DeviceAllocator {
     auto& all = static_cast<Allocator&>(allocator());
     Device& device = all.of(block->stream.device_index());
     const std::lock_guard lock(device.mutex);
-    device.use.bytes -= static_cast<int64_t>(block->bytes);
+    device.use.bytes -= static_cast<int64_t>(block->used_bytes);
     Leaving leaving{.block = nullptr, .ends = {}};
     for (const c10::Stream& user : block->other_users) {
       Event event;

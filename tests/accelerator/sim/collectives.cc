@@ -27,7 +27,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group_impl.h"
 #include "lockstep/comm/transport/tree_reduce.h"
-#include "lockstep/device/intra_op.h"
 #include "lockstep/store/socket_address.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/memory.h"
@@ -551,9 +550,7 @@ class Simccl final : public c10d::Backend {
     auto outcome = std::make_shared<Outcome>();
     if (call.is_async) outcome->held = call.tensors();
     thread_of(stream).enqueue([communicator = communicator_, outcome,
-                               task = std::move(task), type = call.type,
-                               threads = at::get_num_threads()] {
-      set_intra_op_threads_of_this_thread(threads);
+                               task = std::move(task), type = call.type] {
       const torch::NoGradGuard no_grad;
       const at::AutoDispatchBelowAutograd below_autograd;
       try {

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/device/intra_op.h"
+#include "tests/accelerator/sim/accelerator.h"
+#include "tests/accelerator/sim/collectives.h"
+
+// Ranks as threads, each on a simulated device, and the same ranks on the CPU.
+namespace lockstep::sim {
+
+/// Computes on a rank, with the module and the data on `home`. Returns tensors
+/// to compare.
+using RankTask = std::function<std::vector<torch::Tensor>(
+    const ProcessGroup& world, const torch::Device& home)>;
+using RankResults = std::vector<std::vector<torch::Tensor>>;  ///< by rank
+
+inline RankResults results_of_ranks(int ranks,
+                                    const ProcessGroupOptions& options,
+                                    const RankTask& task) {
+  RankResults results(static_cast<size_t>(ranks));
+  spawn(
+      ranks,
+      [&](const ProcessGroup& world) {
+        // The current device stays sim:0 on each rank, which shows where a
+        // device guard is missing.
+        set_intra_op_threads_of_this_thread(1);
+        const bool is_on_cpu = options.device_type() == torch::kCPU;
+        const auto index = static_cast<c10::DeviceIndex>(world.rank());
+        const torch::Device home =
+            is_on_cpu ? torch::Device(torch::kCPU) : torch::Device(kSim, index);
+        auto& result = results[static_cast<size_t>(world.rank())];
+        for (const torch::Tensor& tensor : task(world, home)) {
+          result.push_back(tensor.defined() ? tensor.detach().cpu().clone()
+                                            : tensor);
+        }
+      },
+      options);
+  return results;
+}
+
+inline RankResults results_on_sim(int ranks, const std::string& backend,
+                                  const RankTask& task) {
+  install_collectives();
+  ProcessGroupOptions options;
+  options.backend(backend).device_type(kSim).timeout(std::chrono::seconds(60));
+  return results_of_ranks(ranks, options, task);
+}
+
+/// Ranks on the CPU that share no memory, as ranks on devices.
+inline RankResults results_on_cpu(int ranks, const RankTask& task) {
+  ProcessGroupOptions options;
+  options.backend("tcp").timeout(std::chrono::seconds(60));
+  return results_of_ranks(ranks, options, task);
+}
+
+inline void expect_same_tensors(const std::vector<torch::Tensor>& got,
+                                const std::vector<torch::Tensor>& expected,
+                                double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].defined(), expected[i].defined()) << what;
+    if (!got[i].defined()) continue;
+    const bool is_same = tolerance == 0 ? torch::equal(got[i], expected[i])
+                                        : torch::allclose(got[i], expected[i],
+                                                          tolerance, tolerance);
+    EXPECT_TRUE(is_same) << what << ", tensor " << i << ": got "
+                         << got[i].flatten().slice(0, 0, 8) << "expected "
+                         << expected[i].flatten().slice(0, 0, 8);
+  }
+}
+
+}  // namespace lockstep::sim
