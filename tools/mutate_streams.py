@@ -135,13 +135,15 @@ class Run:
         for count, test in enumerate(unknown, 1):
             begin = time.monotonic()
             reached = set()
-            outcome = self.program.run([test], 1, 600, reached=reached)
+            seed = self.seeds[0]
+            outcome = self.program.run([test], seed, 600, reached=reached)
             if outcome.how != "passed":
                 raise Failure(f"{test} {outcome.how} without a mutant:\n"
                               f"{report_of(outcome.output)}")
             seconds = time.monotonic() - begin
             self.state.tests[test] = {"seconds": seconds,
                                       "sites": sorted(reached)}
+            self.state.passed.setdefault(str(seed), []).append(test)
             self.state.save()
             say(f"test {count} of {len(unknown)}: {test} reaches "
                 f"{len(reached)} sites in {seconds:.1f} s")
