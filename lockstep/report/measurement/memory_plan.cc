@@ -190,7 +190,7 @@ DeviceMemory held_by_device(const TrainOptions& options,
   const bool is_host = options.devices().front().is_cpu();
   if (!has_ranks && is_host) return memory;
   if (!has_ranks) {
-    // Of several accelerators, the first one has the optimizer state.
+    // The first of several accelerators holds the optimizer state.
     memory.parameters = probe.parameter_bytes();
     memory.optimizer = probe.optimizer_bytes();
     return memory;

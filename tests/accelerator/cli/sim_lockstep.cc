@@ -42,7 +42,7 @@ T to_number(std::string_view text, std::string_view name) {
                               "' is not a number");
 }
 
-/// Splits at the first `separator`. The second part is empty if there is none.
+/// Splits at the first `separator`. Without one, the second part is empty.
 std::pair<std::string_view, std::string_view> cut(std::string_view text,
                                                   char separator) {
   const size_t at = text.find(separator);
