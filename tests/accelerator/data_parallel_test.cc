@@ -26,36 +26,6 @@ using Devices = std::vector<Device>;
 
 constexpr int kSteps = 3;
 
-DataParallelOptions options() {
-  return DataParallelOptions().shards(4).intra_op_threads(1).bad_links(
-      BadLinks::kIgnore);
-}
-
-struct Batch {
-  Tensor x, y;
-};
-
-/// Returns a batch of `samples` images and their classes, on the host.
-Batch images(int64_t samples) {
-  return {torch::randn({samples, 3, 8, 8}), torch::randint(10, {samples})};
-}
-/// Returns a batch of texts of 5 words and the words that follow, on the host.
-Batch texts(int64_t samples) {
-  const Tensor words = torch::randint(TokenNetImpl::kWords, {samples, 6});
-  return {words.narrow(1, 0, 5).contiguous(),
-          words.narrow(1, 1, 5).contiguous()};
-}
-
-Tensor class_loss(const Tensor& output, const Tensor& target) {
-  return torch::cross_entropy_loss(output.flatten(0, -2).to(torch::kFloat),
-                                   target.flatten());
-}
-
-Batch on(const Device& device, const Batch& batch) {
-  const auto home = torch_device(device);
-  return {batch.x.to(home), batch.y.to(home)};
-}
-
 /// A wrapped net and the batches to train it on.
 template <class Net>
 struct Setting {
@@ -90,7 +60,7 @@ using Texts = Setting<TokenNet>;
 /// Makes steps with train_step(). `make` returns the optimizer.
 template <class S, class Make>
 std::string steps(const Devices& list, const Make& make,
-                  const DataParallelOptions& wrapped = options(),
+                  const DataParallelOptions& wrapped = wrap_options(),
                   const TrainStepOptions& each = {}, int64_t samples = 8) {
   S setting(list, wrapped);
   auto optimizer = make(setting.parameters());
@@ -104,7 +74,7 @@ std::string steps(const Devices& list, const Make& make,
 /// Makes steps with forward(), backward() and the optimizer's step().
 template <class S, class Make>
 std::string own_loop(const Devices& list, const Make& make,
-                     const DataParallelOptions& wrapped = options()) {
+                     const DataParallelOptions& wrapped = wrap_options()) {
   S setting(list, wrapped);
   auto optimizer = make(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
@@ -169,7 +139,7 @@ std::string functions(const Devices& list) {
 
 /// Gradients of two batches are added up before an update.
 std::string accumulation(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   auto sgd = own_sgd(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     const Batch first = setting.batch(), second = setting.batch();
@@ -180,7 +150,7 @@ std::string accumulation(const Devices& list) {
 }
 
 std::string accumulation_in_own_loop(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   auto sgd = torch_sgd(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     sgd->zero_grad();
@@ -195,7 +165,7 @@ std::string accumulation_in_own_loop(const Devices& list) {
 
 /// Two forwards, and then one backward through both.
 std::string two_forwards(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   auto sgd = torch_sgd(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     sgd->zero_grad();
@@ -210,7 +180,7 @@ std::string two_forwards(const Devices& list) {
 
 /// A forward that does not train, in each mode of the net.
 std::string outputs(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   const torch::NoGradGuard no_grad;
   Checksum sum;
   for (int step = 0; step < kSteps; ++step) {
@@ -222,7 +192,7 @@ std::string outputs(const Devices& list) {
 
 /// The gradient of the inputs.
 std::string input_gradients(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   Checksum sum;
   for (int step = 0; step < kSteps; ++step) {
     const Batch batch = setting.batch();
@@ -239,7 +209,7 @@ std::string input_gradients(const Devices& list) {
 
 /// Mixed precision. The loss is scaled, as float16 needs it.
 std::string mixed(const Devices& list, c10::ScalarType type, double scale) {
-  Texts setting(list, options());
+  Texts setting(list, wrap_options());
   auto adamw = own_adamw(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     const Batch batch = setting.batch();
@@ -251,7 +221,7 @@ std::string mixed(const Devices& list, c10::ScalarType type, double scale) {
 }
 
 std::string mixed_own_loop(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   auto sgd = torch_sgd(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     sgd->zero_grad();
@@ -273,7 +243,7 @@ std::string small_weights(const Devices& list) {
   TokenNet net;
   net->to(torch::kBFloat16);
   lockstep::to(*net, list.front());
-  const DataParallel model(net.ptr(), list, options());
+  const DataParallel model(net.ptr(), list, wrap_options());
   auto sgd = own_sgd(net->parameters());
   torch::manual_seed(4);
   for (int step = 0; step < kSteps; ++step) {
@@ -285,7 +255,7 @@ std::string small_weights(const Devices& list) {
 
 /// Batches arrive in memory of the host.
 std::string host_batches(const Devices& list) {
-  Images setting(list, options());
+  Images setting(list, wrap_options());
   auto sgd = torch_sgd(setting.parameters());
   for (int step = 0; step < kSteps; ++step) {
     const Batch batch = images(8);
@@ -335,36 +305,38 @@ const std::vector<Mode>& modes() {
       {"ClassicStep",
        [](auto& list) {
          return steps<Images>(
-             list, own_sgd, options().replication(Replication::kEveryForward));
+             list, own_sgd,
+             wrap_options().replication(Replication::kEveryForward));
        }},
       {"ClassicLoop",
        [](auto& list) {
          return own_loop<Images>(
              list, torch_sgd,
-             options().replication(Replication::kEveryForward));
+             wrap_options().replication(Replication::kEveryForward));
        }},
       {"Functions", &functions},
       {"SixShards",
        [](auto& list) {
-         return steps<Images>(list, own_sgd, options().shards(6), {}, 13);
+         return steps<Images>(list, own_sgd, wrap_options().shards(6), {}, 13);
        }},
       {"FewSamples",
        [](auto& list) {
-         return steps<Texts>(list, own_sgd, options(), {}, 3);
+         return steps<Texts>(list, own_sgd, wrap_options(), {}, 3);
        }},
       {"MeanOfBuffers",
        [](auto& list) {
-         return steps<Images>(list, own_sgd, options().buffers(Buffers::kMean));
+         return steps<Images>(list, own_sgd,
+                              wrap_options().buffers(Buffers::kMean));
        }},
       {"VerifiedGradients",
        [](auto& list) {
-         return steps<Images>(list, own_sgd, options(),
+         return steps<Images>(list, own_sgd, wrap_options(),
                               TrainStepOptions().verify_gradients(true));
        }},
       {"NoFirstCheck",
        [](auto& list) {
          return steps<Images>(list, own_sgd,
-                              options().verify_first_step(false));
+                              wrap_options().verify_first_step(false));
        }},
       {"Accumulation", &accumulation},
       {"AccumulationInLoop", &accumulation_in_own_loop},
@@ -398,6 +370,61 @@ TEST_P(DataParallelModes, HaveTheBitsOfSlices) {
     row += " " + digest.substr(0, 12);
   }
   std::printf("[ DIGEST   ] %-20s %s\n", mode.name, row.c_str());
+}
+
+/// The norm of a gradient on an accelerator is that of its kernel, so its last
+/// bits are not those of slices.
+TEST(DataParallelClipping, HasTheBitsOfOneDevice) {
+  const auto trained = [](const std::string& list) {
+    Images setting(devices_of(list), wrap_options());
+    auto sgd = own_sgd(setting.parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      const Batch batch = setting.batch();
+      const StepResult result =
+          setting.model->train_step(batch.x, batch.y, &class_loss, *sgd,
+                                    TrainStepOptions().clip_grad_norm(0.1));
+      EXPECT_GT(result.gradient_norm, 0.1);
+    }
+    std::vector<Tensor> values;
+    for (const Tensor& p : setting.parameters()) values.push_back(p.cpu());
+    return values;
+  };
+  const auto slices = trained("4xcpu"), one = trained("sim:0");
+  for (size_t p = 0; p < slices.size(); ++p) {
+    EXPECT_TRUE(torch::allclose(one[p], slices[p], 1e-4, 1e-6));
+  }
+  for (const char* list : {"2xsim", "3xsim", "4xsim"}) {
+    const auto several = trained(list);
+    for (size_t p = 0; p < one.size(); ++p) {
+      EXPECT_TRUE(torch::equal(several[p], one[p])) << list;
+    }
+  }
+}
+
+/// The norm of a float16 gradient may be larger than any float16.
+TEST(DataParallelClipping, MeasuresLargeNormsOfSmallTypes) {
+  const auto norm = [](const std::string& list) {
+    const auto devices = devices_of(list);
+    torch::manual_seed(3);
+    torch::nn::Linear net(64, 64);
+    net->to(torch::kHalf);
+    lockstep::to(*net, devices.front());
+    const DataParallel model(net, devices, wrap_options());
+    auto sgd = own_sgd(net->parameters());
+    const auto home = torch_device(devices.front());
+    const Tensor x = torch::full({8, 64}, 40, torch::kHalf).to(home);
+    const auto result = model->train_step(
+        x, x,
+        [](const Tensor& output, const Tensor&) {
+          return output.to(torch::kFloat).mean() * 4096;
+        },
+        *sgd, TrainStepOptions().clip_grad_norm(1));
+    EXPECT_TRUE(result.is_finite) << list;
+    return result.gradient_norm;
+  };
+  const double expected = norm("4xcpu");
+  EXPECT_GT(expected, 65504);
+  EXPECT_NEAR(norm("2xsim"), expected, 1e-4 * expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(, DataParallelModes, testing::ValuesIn(modes()),

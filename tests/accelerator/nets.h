@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +8,7 @@
 
 #include "lockstep/device/device.h"
 #include "lockstep/device/tensor_checksum.h"
+#include "lockstep/parallel/data_parallel.h"
 
 /// Small nets that the tests train on slices and on simulated devices.
 namespace lockstep::sim {
@@ -87,6 +87,41 @@ inline std::string digest_of(const torch::nn::Module& module) {
     add_elements(sum, tensor);
   }
   return sum.hex();
+}
+
+/// Returns options for four shards, whatever the number of devices.
+inline DataParallelOptions wrap_options() {
+  return DataParallelOptions().shards(4).intra_op_threads(1).bad_links(
+      BadLinks::kIgnore);
+}
+
+struct Batch {
+  torch::Tensor x, y;
+};
+
+/// Returns a batch of images and their classes, in memory of the host.
+inline Batch images(int64_t samples = 8) {
+  return {torch::randn({samples, 3, 8, 8}), torch::randint(10, {samples})};
+}
+/// Returns a batch of texts of 5 words and the words that follow, in memory of
+/// the host.
+inline Batch texts(int64_t samples = 8) {
+  const torch::Tensor words =
+      torch::randint(TokenNetImpl::kWords, {samples, 6});
+  return {words.narrow(1, 0, 5).contiguous(),
+          words.narrow(1, 1, 5).contiguous()};
+}
+
+inline Batch on(const Device& device, const Batch& batch) {
+  const auto home = torch_device(device);
+  return {batch.x.to(home), batch.y.to(home)};
+}
+
+/// Returns the mean cross entropy, for images and for texts.
+inline torch::Tensor class_loss(const torch::Tensor& output,
+                                const torch::Tensor& target) {
+  return torch::cross_entropy_loss(output.flatten(0, -2).to(torch::kFloat),
+                                   target.flatten());
 }
 
 }  // namespace lockstep::sim

@@ -317,6 +317,9 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
   std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
   group_->restart_worker_phases();
+  // LibTorch's thread of a device waits for the other devices in the backward
+  // of one forward. It may begin that of another forward in the meantime.
+  const bool is_interposed = group_->is_at_work();
   const auto backward_shard = [&](size_t worker, int64_t shard,
                                   Replica& replica) {
     const Stopwatch watch;
@@ -328,13 +331,13 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
       gradients.push_back(
           part.defined() ? aligned(to_device(part, replica.device())) : part);
     }
-    // On an accelerator, the backward of another forward may run in between.
     ShardGradients result =
         shard_backward(region.outputs[s], gradients, keep_graph,
-                       {replica, group_->unique(), group_->parameters(),
-                        region.input_leaves[s],
-                        /*on_gradient=*/{},
-                        /*are_reached_by_others=*/!replica.device().is_cpu()});
+                       {.replica = replica,
+                        .unique = group_->unique(),
+                        .originals = group_->parameters(),
+                        .inputs = region.input_leaves[s],
+                        .is_interposed = is_interposed});
     append_partial(partials[worker],
                    {place, place + 1, std::move(result.parameters)}, chunks);
     chunk_gradients[s] = std::move(result.inputs);

@@ -257,6 +257,8 @@ void ReplicaGroup::check_not_nested() const {
               "train_step() and pass it as a part of the target"});
 }
 
+bool ReplicaGroup::is_at_work() const { return group_of_thread == this; }
+
 void ReplicaGroup::check_inputs(const IValue& inputs) const {
   for (const auto& [tensor, path, is_shared] : tensors_in(inputs)) {
     const auto place = device_of(tensor);
@@ -480,8 +482,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   };
   try {
     if (runs_here) {
-      // While LibTorch's thread waits for the other devices in one backward of
-      // this group, it may begin another one: after two forwards.
+      // This may be in the middle of another backward (ParallelBackward).
       const ShardScope outside(nullptr, -1);
       run_here(run_shards);
     } else {

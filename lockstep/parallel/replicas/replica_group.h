@@ -65,6 +65,8 @@ class ReplicaGroup {
   void follow_module();
   /// Number of times the group was rebuilt.
   int64_t build() const { return build_; }
+  /// Returns whether this thread computes a shard of this group.
+  bool is_at_work() const;
   /// Returns whether any part of the module is in training mode.
   bool is_training() const;
   /// Returns, for each of parameters(), whether `is_reached` is true for a

@@ -149,19 +149,31 @@ ShardGradients capturing_backward(const edge_list& roots,
   };
 
   ShardGradients result;
-  // A backward within the backward (checkpointing) accumulates nevertheless.
   const auto& parameters = leaves.replica.module().parameters;
-  for (const auto& [name, parameter] : parameters) {
-    Tensor gradient = take(parameter);
-    if (!gradient.defined()) continue;
-    Tensor& accumulated = parameter.mutable_grad();
+  if (leaves.is_interposed) {
     torch::NoGradGuard no_grad;
-    result.has_several_parts |= accumulated.defined();
-    accumulated =
-        accumulated.defined() ? accumulated + gradient : std::move(gradient);
+    result.parameters.resize(leaves.originals.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Tensor gradient = take(parameters[i].second);
+      if (!gradient.defined()) continue;
+      OwnedGradient& sum = result.parameters[leaves.unique[i]];
+      if (sum.defined()) gradient = sum.tensor() + gradient;
+      sum = OwnedGradient::take(std::move(gradient), parameters[i].second);
+    }
+  } else {
+    // A backward within the backward (checkpointing) accumulates nevertheless.
+    for (const auto& [name, parameter] : parameters) {
+      Tensor gradient = take(parameter);
+      if (!gradient.defined()) continue;
+      Tensor& accumulated = parameter.mutable_grad();
+      torch::NoGradGuard no_grad;
+      result.has_several_parts |= accumulated.defined();
+      accumulated =
+          accumulated.defined() ? accumulated + gradient : std::move(gradient);
+    }
+    result.parameters =
+        leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
   }
-  result.parameters =
-      leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
   for (const Tensor& input : leaves.inputs) {
     Tensor gradient = take(input);
     Tensor& accumulated = input.mutable_grad();
@@ -253,14 +265,14 @@ ShardGradients shard_backward(const std::vector<Tensor>& roots,
   used_roots.clear();
   const std::vector<Tensor> others = others_among(found, leaves);
   try {
-    if (!others.empty() || leaves.are_reached_by_others) {
+    if (!others.empty() || leaves.is_interposed) {
       return capturing_backward(edges, used_gradients, keep_graph, leaves,
                                 found, others);
     }
     const ReplicaHooks hooks(leaves);
     run_engine(edges, used_gradients, keep_graph, {});
   } catch (...) {
-    leaves.replica.drop_gradients();
+    if (!leaves.is_interposed) leaves.replica.drop_gradients();
     for (const Tensor& input : leaves.inputs) input.mutable_grad().reset();
     throw;
   }

@@ -50,9 +50,9 @@ struct ShardLeaves {
   /// leaf's .grad, after autograd has released it. The gradient is then not
   /// returned.
   std::function<void(size_t p, const torch::Tensor& leaf)> on_gradient = {};
-  /// True if another backward may reach the same leaves at the same time.
-  /// Gradients are then not added up in the leaves' .grad.
-  bool are_reached_by_others = false;
+  /// True in a backward that runs in the middle of another one through the same
+  /// leaves. It leaves their .grad to the other one.
+  bool is_interposed = false;
 };
 
 /// Runs the backward of one shard from `roots` in the calling thread.

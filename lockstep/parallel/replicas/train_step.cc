@@ -11,6 +11,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
@@ -562,7 +563,12 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
   // Only this rank's sums are added, which may belong to several nodes of the
   // tree.
   if (is_local()) merge_partials(partials);
-  return Reduction(std::move(partials), chunks, group_.parameters());
+  Reduction reduction(std::move(partials), chunks, group_.parameters());
+  for (const Device& device : group_.devices()) {
+    // If a copy of a gradient has failed, the step must not update.
+    if (!device.is_cpu()) accelerator::synchronize(device);
+  }
+  return reduction;
 }
 
 }  // namespace lockstep

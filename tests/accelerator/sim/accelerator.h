@@ -58,6 +58,9 @@ struct Faults {
   double slow_factor = 1;
 };
 void set_faults(Faults faults);
+/// Makes the devices work again after a kernel has failed, as a new process
+/// does with a GPU.
+void forget_errors();
 
 /// Bytes of live allocations on device `index`: now, and at most since
 /// reset_peaks().

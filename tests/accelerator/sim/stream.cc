@@ -70,11 +70,13 @@ void StreamThread::enqueue(std::function<void()> task) {
   changed_.notify_all();
 }
 
+void StreamThread::wait_until_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return tasks_.empty() && !is_running_; });
+}
+
 void StreamThread::drain() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return tasks_.empty() && !is_running_; });
-  }
+  wait_until_idle();
   throw_error(device_);
 }
 
@@ -199,7 +201,7 @@ void drain_device(int index) {
       list.push_back(one.get());
     }
   }
-  for (StreamThread* one : list) one->drain();
+  for (StreamThread* one : list) one->wait_until_idle();
   throw_error(index);
 }
 
@@ -208,6 +210,18 @@ void set_error(int index, std::exception_ptr error) {
   const std::lock_guard lock(streams.mutex);
   auto& kept = streams.errors.at(static_cast<size_t>(index));
   if (kept == nullptr) kept = std::move(error);
+}
+
+void forget_errors() {
+  for (int i = 0; i < installed().devices; ++i) {
+    try {
+      drain_device(i);
+    } catch (const std::exception&) {
+      auto& streams = Streams::get();
+      const std::lock_guard lock(streams.mutex);
+      streams.errors.at(static_cast<size_t>(i)) = nullptr;
+    }
+  }
 }
 
 void throw_error(int index) {

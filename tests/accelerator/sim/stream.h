@@ -46,6 +46,8 @@ class StreamThread {
   int64_t id() const { return id_; }
   void enqueue(std::function<void()> task);
   /// Waits until the stream has done all that was enqueued.
+  void wait_until_idle();
+  /// Does the same, and throws the error of the device.
   void drain();
   bool is_idle();
   /// Returns the number of threads for a kernel that this thread launches: as

@@ -1,0 +1,185 @@
+// Memory that runs out, kernels that fail and a slow device, in the middle of
+// DataParallel.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/functional.h"
+#include "tests/accelerator/nets.h"
+#include "tests/accelerator/sim/accelerator.h"
+
+namespace lockstep::sim {
+namespace data_parallel_faults {
+
+using torch::Tensor;
+
+class DataParallelFaults : public testing::Test {
+ protected:
+  void TearDown() override {
+    set_faults({});
+    forget_errors();
+  }
+};
+
+/// A net on some devices with its optimizer. The batch of a step depends only
+/// on the number of the step.
+struct Training {
+  explicit Training(const std::string& list) : devices(devices_of(list)) {
+    torch::manual_seed(3);
+    net = TokenNet();
+    lockstep::to(*net, devices.front());
+    model = DataParallel(net, devices, wrap_options());
+    sgd = optim::sgd(optim::unique(net->parameters()),
+                     optim::SGDOptions(0.05).momentum(0.9));
+  }
+
+  Batch batch(int64_t step) const {
+    torch::manual_seed(static_cast<uint64_t>(100 + step));
+    return on(devices.front(), texts());
+  }
+  void step(int64_t step) const {
+    const Batch now = batch(step);
+    model->set_step(step);
+    model->train_step(now.x, now.y, &class_loss, *sgd);
+  }
+  /// Makes a step of a loop without train_step(), up to its update.
+  void backward(int64_t step) const {
+    const Batch now = batch(step);
+    model->set_step(step);
+    class_loss(model->forward(now.x), now.y).backward();
+  }
+  std::string digest() const { return digest_of(*net); }
+
+  std::vector<Device> devices;
+  TokenNet net{nullptr};
+  DataParallel<TokenNetImpl> model{nullptr};
+  std::unique_ptr<optim::Optimizer> sgd;
+};
+
+/// Returns the text of the error that `run` throws, or "".
+template <class Run>
+std::string error_of(const Run& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    return text_of(error);
+  }
+  return "";
+}
+
+/// Returns the next n to try: each one at first, then fewer.
+int64_t after(int64_t n) { return n + 1 + n / 6; }
+
+TEST_F(DataParallelFaults, AStepWithoutMemoryChangesNothingAndCanBeRepeated) {
+  const Training plain("4xcpu");
+  plain.step(0);
+  plain.step(1);
+  const Training tried("3xsim");
+  tried.step(0);
+  const std::string before = tried.digest();
+  int failures = 0;
+  for (int64_t n = 1;; n = after(n)) {
+    Faults faults;
+    const Batch batch = tried.batch(1);
+    tried.model->set_step(1);
+    faults.failing_allocation = n;
+    set_faults(faults);
+    const std::string error = error_of([&] {
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+    });
+    set_faults({});
+    if (error.empty()) break;
+    ++failures;
+    EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
+    ASSERT_EQ(tried.digest(), before) << "allocation " << n << ": " << error;
+  }
+  EXPECT_GT(failures, 20);
+  EXPECT_EQ(tried.digest(), plain.digest());
+}
+
+TEST_F(DataParallelFaults, ALoopWithoutMemoryCanGoOn) {
+  const Training tried("3xsim");
+  tried.step(0);
+  tried.backward(1);
+  std::vector<Tensor> expected;
+  for (const Tensor& parameter : tried.net->parameters()) {
+    if (parameter.grad().defined()) expected.push_back(parameter.grad().cpu());
+  }
+  tried.sgd->zero_grad();
+  int failures = 0;
+  for (int64_t n = 1;; n = after(n)) {
+    Faults faults;
+    faults.failing_allocation = n;
+    set_faults(faults);
+    const std::string error = error_of([&] { tried.backward(1); });
+    set_faults({});
+    if (error.empty()) break;
+    ++failures;
+    EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
+    tried.sgd->zero_grad();
+  }
+  EXPECT_GT(failures, 20);
+  size_t next = 0;
+  for (const Tensor& parameter : tried.net->parameters()) {
+    if (!parameter.grad().defined()) continue;
+    ASSERT_LT(next, expected.size());
+    EXPECT_TRUE(torch::equal(parameter.grad().cpu(), expected[next++]));
+  }
+}
+
+TEST_F(DataParallelFaults, AFailedKernelEndsTheStep) {
+  int failures = 0;
+  bool has_failed = true;
+  for (int64_t n = 1; has_failed; n = after(2 * n)) {
+    const Training tried("3xsim");
+    tried.step(0);
+    const Batch batch = tried.batch(1);
+    Faults faults;
+    faults.failing_kernel = n;
+    set_faults(faults);
+    const std::string error = error_of([&] {
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+    });
+    set_faults({});
+    has_failed = !error.empty();
+    failures += has_failed ? 1 : 0;
+    // Without an error, every kernel of the step has to be one that worked.
+    EXPECT_TRUE(has_failed || error_of([&] { tried.digest(); }).empty());
+    if (has_failed) {
+      EXPECT_NE(error.find("a kernel failed"), std::string::npos) << error;
+    }
+    forget_errors();
+  }
+  EXPECT_GT(failures, 4);
+}
+
+TEST_F(DataParallelFaults, ASlowDeviceDoesNotChangeTheBits) {
+  const auto trained = [](const std::string& list) {
+    const Training training(list);
+    for (int64_t step = 0; step < 2; ++step) {
+      training.step(step);
+      training.backward(step);
+      training.sgd->step();
+      training.sgd->zero_grad();
+    }
+    return training.digest();
+  };
+  const std::string expected = trained("4xcpu");
+  for (int slow = 0; slow < 3; ++slow) {
+    Faults faults;
+    faults.slow_device = slow;
+    faults.slow_factor = 10;
+    set_faults(faults);
+    EXPECT_EQ(trained("3xsim"), expected) << "sim:" << slow;
+  }
+}
+
+}  // namespace data_parallel_faults
+}  // namespace lockstep::sim

@@ -1,0 +1,130 @@
+// Where DataParallel keeps its tensors: each device has the same, and nothing
+// is left at the end.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/device/memory.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/functional.h"
+#include "tests/accelerator/nets.h"
+#include "tests/accelerator/sim/accelerator.h"
+
+namespace lockstep::sim {
+namespace data_parallel_memory {
+
+using torch::Tensor;
+
+constexpr int64_t kWidth = 64, kLayers = 40, kSamples = 64;
+
+/// Many layers of one size.
+struct DeepNetImpl : torch::nn::Cloneable<DeepNetImpl> {
+  DeepNetImpl() { DeepNetImpl::reset(); }
+  void reset() override {
+    layers = register_module("layers", torch::nn::Sequential());
+    for (int64_t i = 0; i < kLayers; ++i) {
+      layers->push_back(torch::nn::Linear(kWidth, kWidth));
+      layers->push_back(torch::nn::ReLU());
+    }
+  }
+  Tensor forward(const Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers{nullptr};
+};
+TORCH_MODULE(DeepNet);
+
+std::vector<int64_t> live_bytes() {
+  std::vector<int64_t> bytes;
+  for (int i = 0; i < installed().devices; ++i) {
+    c10::impl::VirtualGuardImpl(kSim).synchronizeDevice(
+        static_cast<c10::DeviceIndex>(i));
+    bytes.push_back(memory_use(i).bytes);
+  }
+  return bytes;
+}
+
+/// Returns the highest number of bytes on each of `devices`, in steps after the
+/// first one, with an optimizer that `make` returns.
+template <class Make>
+std::vector<int64_t> peaks(const std::vector<Device>& devices, const Make& make,
+                           bool in_loop) {
+  torch::manual_seed(3);
+  DeepNet net;
+  lockstep::to(*net, devices.front());
+  const DataParallel model(net, devices,
+                           DataParallelOptions().bad_links(BadLinks::kIgnore));
+  const auto optimizer = make(net->parameters());
+  for (int step = 0; step < 4; ++step) {
+    const Tensor x = torch::randn({kSamples, kWidth});
+    const Tensor y = torch::randint(kWidth, {kSamples});
+    if (step == 1) reset_peak_memory();
+    if (in_loop) {
+      const Tensor output = model->forward(x);
+      class_loss(output, y.to(output.device())).backward();
+      optimizer->step();
+      optimizer->zero_grad();
+    } else {
+      model->train_step(x, y, &class_loss, *optimizer);
+    }
+  }
+  std::vector<int64_t> bytes;
+  for (const Device& device : devices) {
+    const MemoryStats stats = memory_stats(device);
+    EXPECT_EQ(stats.peak_bytes, memory_use(device.index).peak_bytes);
+    EXPECT_EQ(stats.live_bytes, memory_use(device.index).bytes);
+    bytes.push_back(stats.peak_bytes);
+  }
+  return bytes;
+}
+
+std::unique_ptr<optim::Optimizer> plain_sgd(std::vector<Tensor> parameters) {
+  return optim::sgd(std::move(parameters), optim::SGDOptions(0.01));
+}
+std::unique_ptr<optim::Optimizer> momentum_sgd(std::vector<Tensor> parameters) {
+  return optim::sgd(std::move(parameters),
+                    optim::SGDOptions(0.01).momentum(0.9));
+}
+
+double ratio(const char* name, const std::vector<int64_t>& bytes) {
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  const double value = static_cast<double>(*most) / static_cast<double>(*least);
+  std::string list;
+  for (const int64_t each : bytes) list += " " + std::to_string(each);
+  std::printf("[ PEAK     ] %-24s max/min %.3f, bytes%s\n", name, value,
+              list.c_str());
+  return value;
+}
+
+TEST(DataParallelMemory, TheFirstDeviceHoldsNoMoreThanTheOthers) {
+  for (const char* list : {"2xsim", "3xsim", "4xsim"}) {
+    EXPECT_LE(ratio(list, peaks(devices_of(list), plain_sgd, false)), 1.05);
+    EXPECT_LE(ratio(list, peaks(devices_of(list), plain_sgd, true)), 1.05);
+  }
+}
+
+TEST(DataParallelMemory, OnlyTheStateOfTheOptimizerIsOnTheFirstDeviceAlone) {
+  auto bytes = peaks(devices_of("4xsim"), momentum_sgd, false);
+  ratio("4xsim with momentum", bytes);
+  int64_t state = 0;
+  for (const Tensor& parameter : DeepNet()->parameters()) {
+    state += (static_cast<int64_t>(parameter.nbytes()) + 511) / 512 * 512;
+  }
+  bytes.front() -= state;
+  EXPECT_LE(ratio("without the momentum", bytes), 1.05);
+}
+
+TEST(DataParallelMemory, NothingIsLeftAtTheEnd) {
+  peaks(devices_of("4xsim"), plain_sgd, false);
+  const auto before = live_bytes();
+  peaks(devices_of("4xsim"), momentum_sgd, false);
+  peaks(devices_of("3xsim"), momentum_sgd, true);
+  EXPECT_EQ(live_bytes(), before);
+}
+
+}  // namespace data_parallel_memory
+}  // namespace lockstep::sim
