@@ -441,6 +441,22 @@ TEST(SimcclBackend, AddsInAnotherOrderThanTheTree) {
   EXPECT_TRUE(torch::equal(sum_over("tcp"), sum_over("shm")));
 }
 
+TEST(SimcclBackend, IsKeptUntilItsCallsAreDone) {
+  const auto task = [](const ProcessGroup& world) {
+    for (const bool is_async : {false, true}) {
+      const Tensor tensor = late(values_of(world.rank()));
+      {
+        const auto group = world.new_group({1, 0});
+        group->all_reduce(tensor, ReduceOp::SUM, is_async).wait();
+      }
+      expect_equal("all_reduce of a group that is gone", tensor,
+                   torch::stack(values_of_all(2)).sum(0));
+      world.barrier();
+    }
+  };
+  EXPECT_EQ(error_of_ranks(2, "simccl", task), "");
+}
+
 TEST(SimcclBackend, DoesNotLetTheHostWait) {
   const auto task = [](const ProcessGroup& world) {
     const Tensor tensor = late(values_of(world.rank()));

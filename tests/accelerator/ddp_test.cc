@@ -183,6 +183,44 @@ TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
   }
 }
 
+/// Steps of AdamW, whose state the ranks may share.
+RankTask driven_with_adamw(ZeroStage stage, int64_t shards) {
+  return [=](const ProcessGroup& world, const torch::Device& home) {
+    auto net = net_of(kLargeHidden, home);
+    DistributedDataParallel model(
+        net, world, Options().intra_op_threads(1).shards(shards).zero(stage));
+    const auto adamw = optim::adamw(
+        net->parameters(),
+        optim::AdamWOptions(0.01).make_state([&](const Tensor& parameter) {
+          return model->make_state(parameter);
+        }));
+    const int64_t count = kBatch / world.size();
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const int64_t first = step * kBatch + world.rank() * count;
+      model->train_step(inputs(first, count), targets(first, count), loss_of,
+                        *adamw, TrainStepOptions().clip_grad_norm(0.3));
+    }
+    Tensors result = copies(net->parameters());
+    for (const auto& [name, tensor] : adamw->state_dict()) {
+      result.push_back(model->whole_state(tensor).clone());
+    }
+    return result;
+  };
+}
+
+TEST_P(DdpOnSim, StagesOfZeroHaveTheBitsOfASingleDevice) {
+  for (const int ranks : {2, 3}) {
+    const auto alone = driven_with_adamw(ZeroStage::kNone, ranks);
+    const Tensors expected = results_on_sim(1, backend(), alone)[0];
+    // The CPU's update works on blocks, with other rounding.
+    expect_same_tensors(expected, results_on_cpu(1, alone)[0], 1e-5, "alone");
+    for (const auto stage : {ZeroStage::kNone, ZeroStage::kOptimizerState,
+                             ZeroStage::kGradients}) {
+      expect_on_all(ranks, driven_with_adamw(stage, ranks), expected);
+    }
+  }
+}
+
 TEST_P(DdpOnSim, AccumulatedStepsHaveTheBitsOfRanksOnTheCpu) {
   const auto task = [](const ProcessGroup& world, const torch::Device& home) {
     auto net = net_of(kLargeHidden, home);

@@ -1,5 +1,6 @@
 #include "lockstep/comm/transport/device_transport.h"
 
+#include <exception>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/device/accelerator.h"
 
 namespace lockstep {
 namespace {
@@ -127,7 +129,21 @@ DeviceTransport::DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend,
           CallFactory(backend->getRank(), backend->getSize(), device_type),
           timeout),
       backend_(std::move(backend)),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      device_type_(device_type) {}
+
+DeviceTransport::~DeviceTransport() {
+  if (is_aborted_) return;
+  if (std::uncaught_exceptions() > 0) {
+    abort("an exception");
+  } else if (device_index_ >= 0) {
+    accelerator::wait_for_all({device_type_, device_index_, 0});
+  }
+}
+
+void DeviceTransport::note_device(const Tensors& tensors) {
+  if (!tensors.empty()) device_index_ = tensors.front().device().index();
+}
 
 template <class Begin>
 Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
@@ -142,6 +158,7 @@ Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
 }
 
 void DeviceTransport::run(const CollectiveCall& call, Timeout timeout) {
+  note_device(call.outputs);
   for (const auto& collective : call.collectives) {
     checked(call.type, [&] {
       const WorkPtr work =
@@ -155,6 +172,7 @@ void DeviceTransport::run(const CollectiveCall& call, Timeout timeout) {
 
 Transport::WorkPtr DeviceTransport::begin(CollectiveCall call,
                                           Timeout timeout) {
+  note_device(call.outputs);
   // Calls complete in order, so all are done when the last one is.
   WorkPtr last;
   for (const auto& collective : call.collectives) {
@@ -170,6 +188,7 @@ Transport::WorkPtr DeviceTransport::send(const at::Tensor& tensor, int to,
                                          int tag) {
   calls().check_send(tensor, to, tag);
   Tensors tensors{tensor};
+  note_device(tensors);
   return checked(c10d::OpType::SEND,
                  [&] { return backend_->send(tensors, to, tag); });
 }
@@ -178,6 +197,7 @@ Transport::WorkPtr DeviceTransport::recv(const at::Tensor& tensor, int from,
                                          int tag) {
   calls().check_recv(tensor, from, tag);
   Tensors tensors{tensor};
+  note_device(tensors);
   return checked(c10d::OpType::RECV,
                  [&] { return backend_->recv(tensors, from, tag); });
 }
@@ -186,11 +206,13 @@ Transport::WorkPtr DeviceTransport::recv_any(const at::Tensor& tensor,
                                              int tag) {
   calls().check_recv_any(tensor, tag);
   Tensors tensors{tensor};
+  note_device(tensors);
   return checked(c10d::OpType::RECVANYSOURCE,
                  [&] { return backend_->recvAnysource(tensors, tag); });
 }
 
 void DeviceTransport::abort(const std::string& /*reason*/) noexcept {
+  if (is_aborted_.exchange(true)) return;
   try {
     backend_->abort();
   } catch (const std::exception& error) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <string>
+#include <vector>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -21,6 +24,10 @@ class DeviceTransport : public Transport {
   /// `backend`.
   DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
                   c10::DeviceType device_type, Timeout timeout);
+  /// Waits for the device, because a backend may end the calls that still run
+  /// when it is destroyed. If this happens because of an exception, ends them,
+  /// since this rank will make no further calls.
+  ~DeviceTransport() override;
 
   const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
@@ -44,9 +51,14 @@ class DeviceTransport : public Transport {
   /// backend.
   template <class Begin>
   WorkPtr checked(c10d::OpType type, const Begin& begin) const;
+  /// Remembers the device of a call.
+  void note_device(const std::vector<at::Tensor>& tensors);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
+  const c10::DeviceType device_type_;
+  std::atomic<int> device_index_ = -1;  // of this rank's tensors
+  std::atomic<bool> is_aborted_ = false;
 };
 
 /// Throws an error of a c10d backend as a CommError with `code`. `what` says

@@ -240,6 +240,12 @@ class Simccl final : public c10d::Backend {
             std::make_shared<Communicator>(store, rank, size, timeout)) {
     keep(communicator_);
   }
+  /// As ProcessGroupNCCL, ends what still runs.
+  ~Simccl() override {
+    if (last_end_ != nullptr && !last_end_->query()) {
+      communicator_->fail("it was destroyed");
+    }
+  }
 
   const std::string getBackendName() const override { return "simccl"; }
   void setSequenceNumberForGroup() override {}
@@ -550,11 +556,13 @@ class Simccl final : public c10d::Backend {
     auto outcome = std::make_shared<Outcome>();
     if (call.is_async) outcome->held = call.tensors();
     thread_of(stream).enqueue([communicator = communicator_, outcome,
-                               task = std::move(task), type = call.type] {
+                               task = std::move(task), type = call.type,
+                               device = stream.device_index()] {
       const torch::NoGradGuard no_grad;
       const at::AutoDispatchBelowAutograd below_autograd;
       try {
         communicator->check_usable(type);
+        throw_error(device);  // after an error, no kernel runs
         task(*communicator);
       } catch (const std::exception& error) {
         const std::string text = text_without_backtrace(error);
