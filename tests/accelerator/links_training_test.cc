@@ -5,18 +5,22 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/device/links/links.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "tests/accelerator/broken_link.h"
+#include "tests/accelerator/ddp_ranks.h"
 #include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim::links {
@@ -98,37 +102,52 @@ std::ostream& operator<<(std::ostream& out, const Course& run) {
   return out;
 }
 
-/// Trains on `devices`, always with 4 shards.
-Course train(const std::vector<Device>& devices, double lr,
-             BadLinks bad_links = BadLinks::kStage, int steps = kSteps) {
+struct Setting {
+  double lr = 0.1;
+  BadLinks bad_links = BadLinks::kStage;
+  int steps = kSteps;
+  int64_t shards = 4;
+};
+
+Tensor loss_of(const Tensor& output, const Tensor& target) {
+  return torch::cross_entropy_loss(output, target);
+}
+
+/// Returns images [first, first + count) of a step's batch.
+Images batch(int step, int64_t first, int64_t count, torch::Device home) {
+  const int64_t begin = step % kSteps * kBatch + first;
+  return {images().x.narrow(0, begin, count).to(home),
+          images().y.narrow(0, begin, count).to(home)};
+}
+
+template <class Parameters>
+std::string digest_of_all(const Parameters& parameters) {
+  std::string digest;
+  for (const Tensor& parameter : parameters) {
+    digest += checksum_of(parameter.detach().cpu());
+  }
+  return digest;
+}
+
+Course train(const std::vector<Device>& devices, const Setting& setting) {
   torch::manual_seed(3);
   ConvNet net;
   lockstep::to(*net, devices.front());
   DataParallel model(net.ptr(), devices,
                      DataParallelOptions()
-                         .shards(4)
+                         .shards(setting.shards)
                          .intra_op_threads(1)
                          .verify_first_step(false)
-                         .bad_links(bad_links));
+                         .bad_links(setting.bad_links));
   torch::optim::SGD sgd(model->parameters(),
-                        torch::optim::SGDOptions(lr).momentum(0.9));
-  const auto home = torch_device(devices.front());
-  Course run;
-  for (int step = 0; step < steps; ++step) {
-    const int64_t first = step % kSteps * kBatch;
-    const auto result = model->train_step(
-        images().x.narrow(0, first, kBatch).to(home),
-        images().y.narrow(0, first, kBatch).to(home),
-        [](const Tensor& output, const Tensor& target) {
-          return torch::cross_entropy_loss(output, target);
-        },
-        sgd);
-    run.losses.push_back(result.loss);
+                        torch::optim::SGDOptions(setting.lr).momentum(0.9));
+  Course course;
+  for (int step = 0; step < setting.steps; ++step) {
+    const auto [x, y] = batch(step, 0, kBatch, torch_device(devices.front()));
+    course.losses.push_back(model->train_step(x, y, loss_of, sgd).loss);
   }
-  for (const Tensor& parameter : model->parameters()) {
-    run.digest += checksum_of(parameter.detach().cpu());
-  }
-  return run;
+  course.digest = digest_of_all(model->parameters());
+  return course;
 }
 
 std::vector<Device> two_slices() {
@@ -146,9 +165,10 @@ class TrainingOverABrokenLink : public LinksOnAccelerator {
 TEST_F(TrainingOverABrokenLink, ExplodesAtEachLearningRate) {
   for (const double lr : {0.1, 0.05, 0.001}) {
     restore();
-    const Course good = train(two_slices(), lr);
+    const Course good = train(two_slices(), {.lr = lr});
     const auto copies = break_link({.least_bytes = kGradient});
-    const Course bad = train(first_devices(2), lr, BadLinks::kIgnore);
+    const Course bad =
+        train(first_devices(2), {.lr = lr, .bad_links = BadLinks::kIgnore});
     std::cout << "lr " << lr << "\n  good link:  " << good
               << "\n  broken link:" << bad << '\n';
     EXPECT_GT(copies->broken, 0);
@@ -165,26 +185,26 @@ TEST_F(TrainingOverABrokenLink, ExplodesAtEachLearningRate) {
 }
 
 TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesByTheSafeWay) {
-  const Course expected = train(two_slices(), 0.1);
-  EXPECT_EQ(train(first_devices(2), 0.1, BadLinks::kIgnore).digest,
+  const Course expected = train(two_slices(), {});
+  EXPECT_EQ(train(first_devices(2), {.bad_links = BadLinks::kIgnore}).digest,
             expected.digest);
   const auto copies = break_link({.least_bytes = kGradient});
   LogCapture log;
   guard_links(first_devices(2), BadLinks::kStage);
   const auto checked = copies->broken.load();
   copies->good = 0;
-  EXPECT_EQ(train(first_devices(2), 0.1).digest, expected.digest);
+  EXPECT_EQ(train(first_devices(2), {}).digest, expected.digest);
   EXPECT_EQ(copies->broken, checked);  // none went over the broken link
   EXPECT_GT(copies->good, 0);          // others stay direct
 }
 
 TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesIfNothingIsWritten) {
-  const Course expected = train(two_slices(), 0.1);
+  const Course expected = train(two_slices(), {});
   Faults faults;
   faults.drop_copy = [](int from, int to) { return from == 0 && to == 1; };
   set_faults(faults);
   LogCapture log;
-  EXPECT_EQ(train(first_devices(2), 0.1).digest, expected.digest);
+  EXPECT_EQ(train(first_devices(2), {}).digest, expected.digest);
   EXPECT_NE(log.text().find("now go through host memory"), std::string::npos)
       << log.text();
 }
@@ -194,22 +214,87 @@ TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesIfNothingIsWritten) {
 TEST_F(TrainingOverABrokenLink, HasOtherBitsIfOneCopyOfFiftyIsChanged) {
   constexpr int kManySteps = 20;
   const Course expected =
-      train(two_slices(), 0.05, BadLinks::kStage, kManySteps);
+      train(two_slices(), {.lr = 0.05, .steps = kManySteps});
   const auto copies = break_link({.least_bytes = kGradient, .one_of = 50});
   const Course bad =
-      train(first_devices(2), 0.05, BadLinks::kIgnore, kManySteps);
+      train(first_devices(2),
+            {.lr = 0.05, .bad_links = BadLinks::kIgnore, .steps = kManySteps});
   std::cout << "1 of 50 copies changed:" << bad << '\n';
   EXPECT_GE(copies->broken, 50);
   EXPECT_NE(bad.digest, expected.digest);
 }
 
 TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesWithoutPeerAccess) {
-  const Course expected = train(two_slices(), 0.1);
+  const Course expected = train(two_slices(), {});
   Faults faults;
   faults.peer_access = false;
   set_faults(faults);
-  EXPECT_EQ(train(first_devices(2), 0.1, BadLinks::kIgnore).digest,
+  EXPECT_EQ(train(first_devices(2), {.bad_links = BadLinks::kIgnore}).digest,
             expected.digest);
+}
+
+TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesWhileACopyHangs) {
+  const Course expected = train(two_slices(), {});
+  Faults faults;
+  faults.hang_copy = [](int from, int to) { return from == 1 && to == 0; };
+  set_faults(faults);
+  const auto findings =
+      check_links(links_between(first_devices(2)),
+                  LinkCheckOptions().sizes({1 << 10}).timeout_s(0.5));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].kind, LinkFinding::Kind::kTimeout);
+  set_copy_path(findings[0].copy.link, CopyPath::kStaged);
+  const Course staged =
+      train(first_devices(2), {.bad_links = BadLinks::kIgnore});
+  EXPECT_EQ(staged.digest, expected.digest);
+}
+
+// The next part of the article: DDP makes no copies between devices of this
+// process.
+TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesWithRanksOverTheHost) {
+  const Course expected = train(two_slices(), {.shards = 2});
+  const auto copies = break_link({});
+  torch::manual_seed(3);
+  const ConvNet original;
+  for (const char* backend : {"shm", "tcp"}) {
+    const auto task = [&](const ProcessGroup& world,
+                          const torch::Device& home) {
+      const auto net =
+          std::dynamic_pointer_cast<ConvNetImpl>(original->clone(home));
+      DistributedDataParallel model(
+          net, world, DistributedDataParallelOptions().intra_op_threads(1));
+      torch::optim::SGD sgd(net->parameters(),
+                            torch::optim::SGDOptions(0.1).momentum(0.9));
+      constexpr int64_t kOwn = kBatch / 2;
+      for (int step = 0; step < kSteps; ++step) {
+        const auto [x, y] = batch(step, world.rank() * kOwn, kOwn, home);
+        model->train_step(x, y, loss_of, sgd);
+      }
+      return net->parameters();
+    };
+    for (const auto& parameters : results_on_sim(2, backend, task)) {
+      EXPECT_EQ(digest_of_all(parameters), expected.digest) << backend;
+    }
+  }
+  EXPECT_EQ(copies->broken, 0);
+}
+
+TEST_F(TrainingOverABrokenLink, IsRefusedWithABackendThatUsesTheLink) {
+  for (const Link& link : links_between(devices("sim"))) {
+    set_copy_path(link, CopyPath::kDirect);  // as if they had been checked
+  }
+  set_copy_path({device(1), device(0)}, CopyPath::kStaged);
+  try {
+    results_on_sim(2, "simccl", [](const ProcessGroup&, const torch::Device&) {
+      return std::vector<Tensor>();
+    });
+    FAIL() << "the backend was used";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadLink) << error.what();
+    EXPECT_NE(std::string(error.what()).find("sim:1 -> sim:0"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace
