@@ -20,6 +20,7 @@ if the tests fail without a mutant.
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -35,6 +36,9 @@ from stream_mutants.program import (  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/mutate"
+
+# Tests that a mutant runs at first, before all others that reach its site.
+FIRST_TESTS = 20
 
 # Sites that no test has to notice: file, text of the statement, reason.
 EXCEPTIONS = []
@@ -149,8 +153,12 @@ class Run:
                 f"{len(reached)} sites in {seconds:.1f} s")
 
     def tests_of(self, site):
-        return [test for test in self.tests
-                if site.number in self.state.tests[test]["sites"]]
+        """Returns the tests that reach a site. Those that reach the fewest
+        other sites come first: they are short, and kill most mutants."""
+        known = self.state.tests
+        return sorted((test for test in self.tests
+                       if site.number in known[test]["sites"]),
+                      key=lambda test: len(known[test]["sites"]))
 
     def pass_without_mutants(self):
         """Checks that the tests pass with all seeds."""
@@ -191,8 +199,9 @@ class Run:
         tests = self.tests_of(site)
         if not tests:
             return {"result": "not reached"}
-        for seed in self.seeds:
-            outcome = self.program.run(tests, seed, self.deadline_s(tests),
+        batches = [tests[:FIRST_TESTS], tests[FIRST_TESTS:]]
+        for seed, batch in itertools.product(self.seeds, filter(None, batches)):
+            outcome = self.program.run(batch, seed, self.deadline_s(batch),
                                        site=site.number)
             if outcome.how != "passed":
                 return {"result": "killed", "test": outcome.test, "seed": seed,

@@ -275,7 +275,8 @@ TEST_F(Streams, TheUpdateIsDoneWhenAStepReturns) {
     const double step_s = seconds_since(begin);
     const auto end = Clock::now();
     accelerator::synchronize(device(0));
-    least = std::min(least, seconds_since(end) / step_s);
+    // The first step also checks the module, which takes long.
+    if (step > 0) least = std::min(least, seconds_since(end) / step_s);
     set_faults({});
   }
   EXPECT_LT(least, 0.25);
@@ -350,16 +351,22 @@ TEST_F(Streams, ACollectiveSeesTheWorkOfItsCaller) {
 TEST_F(Streams, AResultWithGapsIsThereWhenACollectiveReturns) {
   const auto task = [](const ProcessGroup& world) {
     const int own = world.rank();
-    Tensor sum = torch::full({4096, 64}, 0.5, place(own)).t();
-    Tensor product = torch::full({4096, 64}, 0.5, place(own)).t();
-    for (int i = 0; i < 20; ++i) {
+    const c10::Stream reader = new_stream(own);
+    const Tensor sum = torch::empty({64, 16}, place(own)).t();
+    const Tensor product = torch::empty({64, 16}, place(own)).t();
+    for (int i = 0; i < 60; ++i) {
       sum.fill_(0.5);
-      product.fill_(0.5);
       world.all_reduce(sum);
+      {
+        const c10::StreamGuard guard(reader);
+        ASSERT_TRUE(has_ones(sum));
+      }
+      product.fill_(0.5);
       world.reduce(product, 0, make_pre_mul_sum(1.0));
-      const c10::StreamGuard guard(new_stream(own));
-      EXPECT_TRUE(has_ones(sum));
-      if (own == 0) EXPECT_TRUE(has_ones(product));
+      const c10::StreamGuard guard(reader);
+      if (own == 0) {
+        ASSERT_TRUE(has_ones(product));
+      }
     }
   };
   spawn(2, task, group_options("shm"));

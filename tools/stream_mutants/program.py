@@ -99,6 +99,8 @@ class Program:
              "-DLOCKSTEP_BUILD_CLI=OFF", "-DLOCKSTEP_BUILD_BENCH=OFF",
              "-DLOCKSTEP_INSTALL=OFF"],
             ["ninja", "-C", str(self.build_folder), "-j", str(jobs), TARGET]]
+        if (self.build_folder / "build.ninja").exists():
+            commands = commands[1:]  # Ninja runs CMake when it has to
         with log.open("w", encoding="utf-8") as output:
             for command in commands:
                 done = subprocess.run(command, cwd=self.source, check=False,

@@ -17,7 +17,6 @@
 
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/special_links.h"
@@ -89,10 +88,6 @@ class Ends {
   std::optional<c10::Stream> sender_;  // if both ends are accelerators
 };
 
-void finish(const Device& device) {
-  if (!device.is_cpu()) accelerator::synchronize(device);
-}
-
 void copy_by_loads(const Link& link, Tensor& destination,
                    const Tensor& source) {
   copy_directly(link, destination, [&] {
@@ -148,7 +143,6 @@ std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
         {words},
         torch::TensorOptions(torch::kInt64).device(torch_device(link.from)));
     source.copy_(expected);
-    finish(link.from);
   });
   ends.run_at_receiver([&] {
     destination = torch::full(
@@ -159,7 +153,6 @@ std::optional<LinkFinding> check_between(const LinkCopy& copy, int round,
     } else {
       copy_by_loads(link, destination, source);
     }
-    finish(link.to);
     arrived = destination.to(torch::kCPU);
   });
   return compare(copy, arrived, expected);
