@@ -117,7 +117,8 @@ OptimizerState StateList::read(const Resume& resumed, int64_t ranks) const {
   }
   if (world_.size() == 1) return entries;
   for (auto& [name, tensor] : entries) {
-    torch::Tensor message = tensor.contiguous();
+    // The root has read its state into host memory.
+    torch::Tensor message = tensor.cpu().contiguous();
     world_.broadcast(message, resumed.root);
     tensor = message;
   }

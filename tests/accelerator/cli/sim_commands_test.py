@@ -73,7 +73,7 @@ class Commands(FolderTest):
 
     def test_step_time_and_compare(self):
         self.run_program("compare", "--model", "cnn", "--devices", "2xsim",
-                         "--strategies", "single,dp,ddp,dp-classic", "--steps",
+                         "--strategies", "single,dp,ddp", "--steps",
                          "3", "--warmup", "1", "--batch-size", "16", "--rounds",
                          "2", "--report", "compare.json", "--html",
                          "compare.html")

@@ -45,8 +45,8 @@ class DigestTest(FolderTest):
                     self.assertEqual(digest(output), expected)
 
     def compare_with_one_device(self, *words):
-        """Autocast and norms choose other operators than on the CPU, so the
-        digest on one device is the one that more devices have."""
+        """Where Lockstep has kernels of its own for the CPU (the norm of
+        gradients, GELU), the digest is not that of slices."""
         expected = digest(self.train(*words, "--strategy", "single",
                                      "--devices", "sim:0"))
         for strategy in ("dp", "ddp"):
@@ -115,11 +115,10 @@ class LanguageModels(DigestTest):
         (self.folder / "book.txt").write_text(text, encoding="utf-8")
 
     def test_text(self):
-        self.compare(TEXT, ["dp"], [1, 2, 4])
-        self.compare(TEXT, ["ddp"], [2])
+        self.compare_with_one_device(*TEXT)
 
     def test_dropout(self):
-        self.compare((*TEXT, "--dropout", "0.2"), ["dp", "ddp"], [2])
+        self.compare_with_one_device(*TEXT, "--dropout", "0.2")
 
     def test_generates_from_a_checkpoint_of_a_device(self):
         self.train(*TEXT, "--strategy", "single", "--devices", "sim:0",
@@ -205,14 +204,15 @@ class Recovery(DigestTest):
         with subprocess.Popen(
                 [program, "run", "--nproc-per-node", "2", "--max-restarts", "3",
                  "--", program, "train", *words, *ONE_THREAD, "--strategy", "ddp",
-                 "--devices", "2xsim"],
+                 "--devices", "2xsim", "--verify-every", "1"],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 cwd=self.folder, env=environment({})) as job:
             deadline = time.monotonic() + DEADLINE_S
             output = ""
             for line in job.stdout:
+                is_first = "step 6/30" in line and "step 6/30" not in output
                 output += line
-                if "step 6/30" in line:
+                if is_first:
                     os.kill(self.worker_of(job.pid, 1), signal.SIGKILL)
                 self.assertLess(time.monotonic(), deadline, output)
             errors = job.stderr.read()
