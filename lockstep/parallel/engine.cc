@@ -1,6 +1,7 @@
 #include "lockstep/parallel/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <torch/optim/lbfgs.h>
@@ -147,7 +148,11 @@ Engine::Engine(ModuleSource module, const ProcessGroup& world,
   }
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  // LibTorch's thread may still hold the reducer, and would destroy it without
+  // an exception.
+  if (reducer_ && std::uncaught_exceptions() > 0) reducer_->leave();
+}
 
 ReplicaGroup& Engine::group() {
   if (!group_) {

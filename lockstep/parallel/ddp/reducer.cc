@@ -532,6 +532,13 @@ void Reducer::abandon() noexcept {
   world_.abort(failure_);
 }
 
+void Reducer::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return;
+  failure_ = fmt::format("rank {} left with an exception", world_.rank());
+  world_.abort(failure_);
+}
+
 // Uneven inputs: ranks without inputs answer those that still have some.
 
 void Reducer::join(const std::function<void()>& steps,

@@ -66,6 +66,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void join(const std::function<void()>& steps, const JoinOptions& options);
   bool is_joining() const { return rounds_.is_joining(); }
 
+  /// Tells the other ranks that this one makes no further passes, because of
+  /// an exception.
+  void leave() noexcept;
+
   /// Returns the current buckets, each a list of parameter indices.
   std::vector<std::vector<size_t>> assignment() const {
     return sync_->buckets().assignment();
