@@ -13,5 +13,7 @@ int main(int argc, char** argv) {
   if (const char* seed = std::getenv("SIM_SEED"))
     options.seed = std::stoull(seed);
   lockstep::sim::install(options);
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  lockstep::sim::stop_streams();
+  return result;
 }

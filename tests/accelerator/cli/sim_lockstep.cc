@@ -138,5 +138,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "sim_lockstep: %s\n", error.what());
     return EXIT_FAILURE;
   }
-  return lockstep::cli::run_program(argc, argv);
+  const int result = lockstep::cli::run_program(argc, argv);
+  lockstep::sim::stop_streams();
+  return result;
 }

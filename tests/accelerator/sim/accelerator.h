@@ -34,6 +34,10 @@ struct Options {
 /// and has to come before any operator runs in another thread.
 void install(const Options& options = {});
 const Options& installed();
+/// Stops all streams. Every program that calls install() must call this at the
+/// end of main(): after it, LibTorch destroys what kernels use. What is
+/// enqueued and has not begun is dropped.
+void stop_streams();
 
 /// What goes wrong. Changes hold for what is enqueued afterwards.
 struct Faults {

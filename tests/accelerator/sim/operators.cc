@@ -488,7 +488,7 @@ void copy_to_peer(const Tensor& to, const Tensor& from) {
   launch(source, [target = seen_by_kernel(to), origin = seen_by_kernel(from), a,
                   b, faults] {
     while (faults->hang_copy && faults->hang_copy(a, b) &&
-           faults == current_faults()) {
+           faults == current_faults() && !are_streams_stopped()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (faults->drop_copy && faults->drop_copy(a, b)) return;

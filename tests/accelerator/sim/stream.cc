@@ -15,6 +15,15 @@ namespace lockstep::sim {
 
 using Clock = std::chrono::steady_clock;
 
+namespace {
+
+// Waits look this often whether the process ends.
+constexpr auto kPiece = std::chrono::milliseconds(20);
+
+std::atomic<bool> is_end{false};
+
+}  // namespace
+
 struct Event::Point {
   std::mutex mutex;
   std::condition_variable changed;
@@ -47,7 +56,9 @@ bool Event::is_reached(Point& point) {
 
 void Event::wait(Point& point) {
   std::unique_lock lock(point.mutex);
-  point.changed.wait(lock, [&] { return point.is_reached; });
+  while (!point.is_reached && !are_streams_stopped()) {
+    point.changed.wait_for(lock, kPiece);
+  }
 }
 
 double Event::time_ms(Point& point) {
@@ -66,6 +77,7 @@ StreamThread::StreamThread(int device, int64_t id)
 
 void StreamThread::enqueue(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
+  if (is_stopped_) return;
   tasks_.push_back(std::move(task));
   changed_.notify_all();
 }
@@ -83,6 +95,17 @@ void StreamThread::drain() {
 bool StreamThread::is_idle() {
   const std::lock_guard lock(mutex_);
   return tasks_.empty() && !is_running_;
+}
+
+void StreamThread::stop() {
+  constexpr auto kLongest = std::chrono::seconds(10);  // a call of other ranks
+  std::unique_lock lock(mutex_);
+  is_stopped_ = true;
+  // Never destroyed: what they hold would be freed in streams.
+  static auto* const dropped = new std::vector<std::deque<Task>>();
+  dropped->push_back(std::move(tasks_));
+  tasks_.clear();
+  changed_.wait_for(lock, kLongest, [&] { return !is_running_; });
 }
 
 int StreamThread::kernel_threads() {
@@ -204,6 +227,17 @@ void drain_device(int index) {
   for (StreamThread* one : list) one->wait_until_idle();
   throw_error(index);
 }
+
+void stop_streams() {
+  is_end = true;
+  auto& streams = Streams::get();
+  const std::lock_guard lock(streams.mutex);
+  for (const auto& list : streams.of) {
+    for (const auto& one : list) one->stop();
+  }
+}
+
+bool are_streams_stopped() { return is_end; }
 
 void set_error(int index, std::exception_ptr error) {
   auto& streams = Streams::get();

@@ -50,12 +50,17 @@ class StreamThread {
   /// Does the same, and throws the error of the device.
   void drain();
   bool is_idle();
+  /// Ends the stream at the end of the process: drops the tasks that have not
+  /// begun, and waits for the one that runs.
+  void stop();
   /// Returns the number of threads for a kernel that this thread launches: as
   /// many as the thread computes with itself. LibTorch's own threads launch
   /// the kernels of a backward, which get the number of the last forward.
   int kernel_threads();
 
  private:
+  using Task = std::function<void()>;
+
   void run();
   void delay();
 
@@ -64,11 +69,15 @@ class StreamThread {
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<Task> tasks_;
   bool is_running_ = false;
+  bool is_stopped_ = false;
   std::atomic<int> kernel_threads_{1};
   std::thread thread_;
 };
+
+/// Returns whether the streams were stopped. No wait lasts longer than that.
+bool are_streams_stopped();
 
 /// Returns the thread of `stream`.
 StreamThread& thread_of(const c10::Stream& stream);
