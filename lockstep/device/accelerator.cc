@@ -21,6 +21,12 @@ const at::AcceleratorHooksInterface& hooks(c10::DeviceType type) {
   return at::globalContext().getAcceleratorHooksInterface(type);
 }
 
+/// Returns the allocator of `type`, or nullptr if it keeps no statistics.
+c10::DeviceAllocator* allocator_of(c10::DeviceType type) {
+  at::globalContext().lazyInitDevice(type);
+  return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(type));
+}
+
 /// Throws DeviceError if this process has no `device`.
 c10::Device checked(const Device& device) {
   const int count = device_count(device.type);
@@ -126,9 +132,9 @@ void wait_for_all(const Device& device) noexcept {
 
 MemoryStats memory_stats(const Device& device) {
   const c10::Device counted = checked(device);
-  at::globalContext().lazyInitDevice(counted.type());
-  const auto stats =
-      at::getDeviceAllocator(counted.type())->getDeviceStats(counted.index());
+  auto* const allocator = allocator_of(counted.type());
+  if (allocator == nullptr) return {};
+  const auto stats = allocator->getDeviceStats(counted.index());
   constexpr auto kTotal =
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& allocated = stats.allocated_bytes[kTotal];
@@ -146,8 +152,9 @@ void reset_peak_memory() {
   for (int i = 0; i < device_count(*type); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     if (!hooks(*type).hasPrimaryContext(index)) continue;
-    at::globalContext().lazyInitDevice(*type);
-    at::getDeviceAllocator(*type)->resetPeakStats(index);
+    if (auto* const allocator = allocator_of(*type)) {
+      allocator->resetPeakStats(index);
+    }
   }
 }
 

@@ -16,9 +16,9 @@
 #include "lockstep/device/memory.h"
 
 // Devices with memory and streams of their own (CUDA, XPU, HPU, PrivateUse1,
-// ...), through the interface that LibTorch has for all of them. What only CUDA
-// has is in cuda.h. Functions that name a device throw DeviceError if this
-// process does not have it.
+// ...), through the interface that LibTorch has for all of them. cuda/cuda.h
+// has the functions that only CUDA supports. Functions that take a device throw
+// DeviceError if this process does not have it.
 namespace lockstep::accelerator {
 
 /// Returns the type of accelerator that this process can use, or nullopt.
@@ -54,13 +54,14 @@ void synchronize(const Device& device);
 /// call reports an error of the device again.
 void wait_for_all(const Device& device) noexcept;
 
-/// Returns the account of LibTorch's allocator for `device`.
+/// Returns the account of LibTorch's allocator for `device`, which is empty if
+/// the allocator keeps no statistics.
 MemoryStats memory_stats(const Device& device);
 /// Resets the peaks of all accelerators that this process uses.
 void reset_peak_memory();
 
 /// Returns the default generator of the thread's current accelerator. It is
-/// undefined if the process has none, or has not used it.
+/// undefined if the process has no accelerator, or has not used it.
 at::Generator current_generator();
 
 /// A point in the work of a stream that another stream can wait for.

@@ -15,8 +15,7 @@ namespace lockstep {
 ///
 /// The host is divided into `slices` equal slices. Each slice has its own cores
 /// and its own accounts of memory and busy time (see Worker, MemoryStats).
-/// `slices` is 0 for
-/// accelerators. cpu:0 of 1 is the whole host.
+/// `slices` is 0 for accelerators. cpu:0 of 1 is the whole host.
 struct Device {
   c10::DeviceType type = c10::kCPU;
   int index = 0;
@@ -63,7 +62,7 @@ std::vector<Device> devices(
     Oversubscription oversubscription = Oversubscription::kRefuse);
 
 /// Returns the host, or the type of accelerator that LibTorch calls `name`:
-/// "cuda", "xpu". Returns nullopt if there is none.
+/// "cuda", "xpu". Returns nullopt if there is no such type.
 std::optional<c10::DeviceType> parse_device_type(std::string_view name);
 
 /// Returns the cores of slice `device`. The cores that this process may use are

@@ -1,5 +1,4 @@
-// Where DataParallel keeps its tensors: each device has the same, and nothing
-// is left at the end.
+// DataParallel puts the same on each device, and leaves nothing behind.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

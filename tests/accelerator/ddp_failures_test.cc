@@ -32,7 +32,7 @@ using torch::Tensor;
 
 constexpr int kRanks = 3;
 
-/// How the ranks ended.
+/// The end of all ranks.
 struct End {
   int failed_ranks = 0;
   std::string error;  // of the rank that caused it

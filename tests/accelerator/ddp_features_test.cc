@@ -1,5 +1,5 @@
-// What DistributedDataParallel has besides the sum of gradients, on the
-// simulated accelerator. Ranks on the CPU have the same bits.
+// The features of DistributedDataParallel, on the simulated accelerator. Ranks
+// on the CPU have the same bits.
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,8 +57,8 @@ int64_t first_of(const ProcessGroup& world, int64_t step) {
 
 class DdpFeaturesOnSim : public testing::TestWithParam<const char*> {
  protected:
-  /// Expects that two ranks, whose sums have one order only, have the same as
-  /// on the CPU.
+  /// Expects the results of two ranks on the CPU. Two ranks have only one order
+  /// of a sum.
   static void expect_as_on_cpu(const RankTask& task, double tolerance = 0,
                                const std::string& what = "") {
     const RankResults expected = results_on_cpu(2, task);

@@ -183,7 +183,7 @@ TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
   }
 }
 
-/// Steps of AdamW, whose state the ranks may share.
+/// Steps of AdamW. The ranks may share its state.
 RankTask driven_with_adamw(ZeroStage stage, int64_t shards) {
   return [=](const ProcessGroup& world, const torch::Device& home) {
     auto net = net_of(kLargeHidden, home);
@@ -240,7 +240,7 @@ TEST_P(DdpOnSim, AccumulatedStepsHaveTheBitsOfRanksOnTheCpu) {
   for (const int ranks : {2, 3}) expect_as_on_cpu(ranks, task);
 }
 
-// Loops of the user, whose backward runs in LibTorch's threads of the devices.
+// Loops of the user. Their backward runs in LibTorch's threads of the devices.
 
 /// Trains in a loop with `options`.
 RankTask looped(const Options& options, int64_t hidden = kLargeHidden) {

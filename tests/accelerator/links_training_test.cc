@@ -37,7 +37,7 @@ struct Images {
   Tensor y;
 };
 
-/// Reads the first images of CIFAR-10, or generates some if there are none.
+/// Reads the first images of CIFAR-10, or generates some if they are not here.
 Images read_images() {
   constexpr int64_t kCount = kBatch * kSteps;
   constexpr int64_t kPixels = 3 * 32 * 32;

@@ -5,9 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-// What only CUDA has; the rest is in accelerator.h. cuda.cc implements these
-// functions. In a build without a CUDA toolkit, no_cuda.cc replaces it, whose
-// functions throw DeviceError.
+// Functions that only CUDA supports; the rest is in accelerator.h. cuda.cc
+// implements them. In a build without a CUDA toolkit, it is replaced by
+// no_cuda.cc, where they throw DeviceError.
 namespace lockstep::cuda {
 
 struct Properties {

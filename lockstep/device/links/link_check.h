@@ -68,8 +68,8 @@ std::vector<LinkFinding> check_links(std::span<const Link> links,
 
 /// Does the same in a child process, so that a copy that hangs ends with it.
 /// The program is the one that the variable LOCKSTEP_PROGRAM names, this
-/// program if it is `lockstep`, or the one in the PATH. If there is none, or it
-/// does not have these devices, the check runs in this process.
+/// program if it is `lockstep`, or the one in the PATH. If there is no such
+/// program, or it does not have these devices, the check runs in this process.
 std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
                                               const LinkCheckOptions& options);
 

@@ -39,7 +39,7 @@ const Options& installed();
 /// enqueued and has not begun is dropped.
 void stop_streams();
 
-/// What goes wrong. Changes hold for what is enqueued afterwards.
+/// Faults of the devices. They apply to work that is enqueued afterwards.
 struct Faults {
   /// Off: copies between devices go over the host, where the faults of copies
   /// don't reach them.

@@ -7,7 +7,7 @@ namespace lockstep::sim {
 ///
 /// - A call is a kernel. An asynchronous one runs in the communicator's own
 ///   stream, after the work of the caller's stream. A synchronous one runs in
-///   the caller's stream. The calls of a communicator run one after the other.
+///   the caller's stream. A communicator runs one call at a time.
 /// - Work::wait() makes the caller's stream wait, not the host, unless it has a
 ///   timeout or is that of a barrier. An asynchronous call holds its tensors
 ///   until wait(). There is no record_stream().

@@ -1,5 +1,5 @@
-// What LibTorch asks a device type for: the guard with its streams and events,
-// and the hooks with the generators.
+// The interfaces of a device type: the guard with its streams and events, and
+// the hooks with the generators.
 #include <array>
 #include <memory>
 #include <mutex>

@@ -10,7 +10,7 @@ namespace lockstep::sim {
 constexpr size_t kSpaceBytes = size_t{1} << 36;
 
 /// The memory of all simulated devices: one file in memory that is mapped
-/// twice. Tensors hold addresses of the first mapping, whose pages are not
+/// twice. Tensors hold addresses of the first mapping. Its pages are not
 /// accessible: a program that touches device memory from the host faults, as it
 /// does with a GPU. Kernels use the second mapping.
 class DeviceMemory {

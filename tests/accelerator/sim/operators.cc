@@ -581,8 +581,9 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_device>());
 }
 
-/// Returns whether LibTorch has a kernel of the CPU for `op`, and composes it
-/// of others for a device type that has none. The composition has other bits.
+/// Returns whether LibTorch has a kernel of the CPU for `op`, but composes it
+/// of other operators on device types without a kernel. The composition has
+/// other bits.
 bool has_kernel_of_cpu_only(const c10::OperatorHandle& op) {
   for (const auto& result : op.schema().returns()) {
     const auto* alias = result.alias_info();

@@ -15,8 +15,8 @@
 
 namespace lockstep::sim {
 
-/// A point in the work of a stream. Recording it again makes it a new point;
-/// who waits already, waits for the old one.
+/// A point in the work of a stream. Recording it again makes it a new point.
+/// Waits that have begun still wait for the old one.
 class Event {
  public:
   struct Point;  // of one record()
