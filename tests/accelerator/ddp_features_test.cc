@@ -16,6 +16,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "lockstep/device/autocast.h"
 #include "lockstep/parallel/ddp/all_gather_with_grad.h"
 #include "lockstep/parallel/ddp/sync_batch_norm.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -232,6 +233,29 @@ TEST_P(DdpFeaturesOnSim, AContrastiveLossSeesTheBatchesOfAllRanks) {
     const Tensor all = all_gather_with_grad(world, own);
     all.mm(all.t()).softmax(1).diagonal().log().neg().mean().backward();
     return gradients_of(*net);
+  });
+}
+
+TEST_P(DdpFeaturesOnSim, AutocastComputesInBFloat16) {
+  expect_as_on_cpu([](const ProcessGroup& world, const torch::Device& home) {
+    auto net = net_on(home);
+    DistributedDataParallel<NetImpl> model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    Tensor output;
+    for (int64_t step = 0; step < 3; ++step) {
+      sgd.zero_grad();
+      const int64_t first = first_of(world, step);
+      Tensor loss;
+      {
+        const AutocastScope scope(home.type(), torch::kBFloat16);
+        output = model->forward(inputs(first, kCount).to(home));
+        loss = loss_of(output, targets(first, kCount).to(home));
+      }
+      loss.backward();
+      sgd.step();
+    }
+    TORCH_CHECK(output.scalar_type() == torch::kBFloat16);
+    return copies(net->parameters());
   });
 }
 

@@ -7,11 +7,13 @@
 import json
 import pathlib
 import re
+import signal
+import subprocess
 import sys
 import unittest
 
-from sim_program import (ROOT, FolderTest, Programs, digest, ended, read_json,
-                         run)
+from sim_program import (DEADLINE_S, ROOT, FolderTest, Programs, digest, ended,
+                         environment, read_json, run)
 
 SHORT = ("--model", "cnn", "--data", "synthetic", "--batch-size", "16",
          "--max-steps", "3")
@@ -103,6 +105,29 @@ class Commands(FolderTest):
         page = (self.folder / "run.html").read_text(encoding="utf-8")
         self.assertIn("sim:1", page)
         self.assertIn("sim:1, 2.0 GiB", page)
+
+    def test_top_shows_the_devices_of_a_run(self):
+        # Jobs of other users, and of other tests, are not shown.
+        jobs = {"XDG_RUNTIME_DIR": str(self.folder)}
+        program = Programs.path(on_devices=True)
+        with subprocess.Popen(
+                [program, "train", "--model", "cnn", "--data", "synthetic",
+                 "--devices", "2xsim", "--epochs", "100000", "--no-eval"],
+                stdout=subprocess.PIPE, text=True, cwd=self.folder,
+                env=environment(jobs)) as job:
+            try:
+                for line in job.stdout:
+                    if "step 10/" in line:
+                        break
+                shown = self.run_program("top", "--once", **jobs)
+                plain = self.run_program("top", "--once", on_devices=False,
+                                         **jobs)
+            finally:
+                job.send_signal(signal.SIGINT)
+                job.communicate(timeout=DEADLINE_S)
+        for text in (shown, plain):
+            for device in ("sim:0", "sim:1"):
+                self.assertIn(device, text)
 
     def test_a_failing_kernel_ends_the_run_with_its_error(self):
         done = ended("train", *SHORT, "--devices", "sim:0",

@@ -143,12 +143,23 @@ class Checkpoints(DigestTest):
         for first, strategy, second in (
                 ("2xsim", "dp", "2xsim"), ("2xsim", "single", "sim:2"),
                 ("2xsim", "ddp", "2xsim"), ("2xsim", "dp", "4xsim"),
-                ("2xsim", "dp", "2xcpu"), ("2xcpu", "dp", "3xsim")):
+                ("2xsim", "dp", "2xcpu"), ("2xcpu", "dp", "3xsim"),
+                ("2xcpu", "ddp", "4xsim")):
             with self.subTest(first=first, strategy=strategy, second=second):
                 output = self.train(*words, "--strategy", strategy, "--devices",
                                     second, "--resume",
                                     f"{first}/step-00000003")
                 self.assertIn(digest(output), expected)
+
+    def test_ranks_resume_on_fewer_devices(self):
+        words = (*IMAGES, "--max-steps", "6", "--strategy", "ddp")
+        whole = self.train(*words, "--devices", "4xsim", "--out-dir", "run",
+                           "--checkpoint-every", "3")
+        for count in (2, 3):
+            with self.subTest(devices=count):
+                resumed = self.train(*words, "--devices", f"{count}xsim",
+                                     "--resume", "run/step-00000003")
+                self.assertEqual(digest(resumed), digest(whole))
 
     def test_a_checkpoint_names_its_type_of_device(self):
         self.train(*SHORT, "--strategy", "single", "--devices", "sim:0",
