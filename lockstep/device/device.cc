@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kForms =
     "auto or all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
-    "cuda:0,cuda:1 or cpu:0,cpu:1; xpu and LibTorch's other types as cuda";
+    "cuda:0,cuda:1 or cpu:0,cpu:1";
 
 std::string_view trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");

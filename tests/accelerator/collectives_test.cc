@@ -389,8 +389,8 @@ TEST_P(FailuresOnSim, ARankThatStallsIsAnErrorAtTheTimeout) {
   };
   const auto begin = std::chrono::steady_clock::now();
   const std::string error =
-      error_of_ranks(3, GetParam(), task, milliseconds(500));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+      error_of_ranks(3, GetParam(), task, milliseconds(4000));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
   EXPECT_NE(error, "");
   EXPECT_EQ(errors, 2);
 }
