@@ -115,7 +115,10 @@ void record_use(const at::Tensor& tensor) {
                               guard.getStream(tensor.device()));
 }
 
-void synchronize(const Device& device) { current_stream(device).synchronize(); }
+void synchronize(const Device& device) {
+  if (device.is_cpu()) return;
+  current_stream(device).synchronize();
+}
 
 void wait_for_all(const Device& device) noexcept {
   try {

@@ -48,7 +48,8 @@ std::vector<c10::Stream> current_streams(c10::DeviceType type);
 /// tensor that was made in another stream, because its memory returns to that
 /// stream. Does nothing for memory of the host.
 void record_use(const at::Tensor& tensor);
-/// Waits until this thread's stream on `device` is idle.
+/// Waits until this thread's stream on `device` is idle. Does nothing for a
+/// slice, which computes at once.
 void synchronize(const Device& device);
 /// Waits until all streams on `device` are idle. It does not throw. The next
 /// call reports an error of the device again.

@@ -37,7 +37,7 @@ struct End {
     worker.start([this, task] {
       const torch::NoGradGuard no_grad;
       task();
-      if (!device.is_cpu()) accelerator::synchronize(device);
+      accelerator::synchronize(device);
     });
   }
   void run(const std::function<void()>& task) {

@@ -13,9 +13,8 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
                         const std::string& default_text) {
   app.add_option("--devices", flags.devices,
                  "auto or all (every GPU or other accelerator; without one, a "
-                 "slice for "
-                 "each core), a count (2, 2xcpu, 2xcuda), cpu, cuda, or a list "
-                 "(cuda:0,cuda:1)")
+                 "slice for each core), a count (2, 2xcpu, 2xcuda), cpu, cuda, "
+                 "or a list (cuda:0,cuda:1)")
       ->type_name("LIST")
       ->default_str(default_text)
       ->group("Devices");

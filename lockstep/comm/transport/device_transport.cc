@@ -141,13 +141,11 @@ DeviceTransport::~DeviceTransport() {
   }
 }
 
-void DeviceTransport::note_device(const Tensors& tensors) {
-  if (!tensors.empty()) device_index_ = tensors.front().device().index();
-}
-
 template <class Begin>
 Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
-                                            const Begin& begin) const {
+                                            const Tensors& tensors,
+                                            const Begin& begin) {
+  if (!tensors.empty()) device_index_ = tensors.front().device().index();
   try {
     return begin();
   } catch (const c10::Error& error) {
@@ -158,9 +156,8 @@ Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
 }
 
 void DeviceTransport::run(const CollectiveCall& call, Timeout timeout) {
-  note_device(call.outputs);
   for (const auto& collective : call.collectives) {
-    checked(call.type, [&] {
+    checked(call.type, call.outputs, [&] {
       const WorkPtr work =
           std::visit(Begin{*backend_, /*is_async=*/false, timeout}, collective);
       // A backend may return no work for a synchronous call.
@@ -172,11 +169,10 @@ void DeviceTransport::run(const CollectiveCall& call, Timeout timeout) {
 
 Transport::WorkPtr DeviceTransport::begin(CollectiveCall call,
                                           Timeout timeout) {
-  note_device(call.outputs);
   // Calls complete in order, so all are done when the last one is.
   WorkPtr last;
   for (const auto& collective : call.collectives) {
-    last = checked(call.type, [&] {
+    last = checked(call.type, call.outputs, [&] {
       return std::visit(Begin{*backend_, /*is_async=*/true, timeout},
                         collective);
     });
@@ -188,8 +184,7 @@ Transport::WorkPtr DeviceTransport::send(const at::Tensor& tensor, int to,
                                          int tag) {
   calls().check_send(tensor, to, tag);
   Tensors tensors{tensor};
-  note_device(tensors);
-  return checked(c10d::OpType::SEND,
+  return checked(c10d::OpType::SEND, tensors,
                  [&] { return backend_->send(tensors, to, tag); });
 }
 
@@ -197,8 +192,7 @@ Transport::WorkPtr DeviceTransport::recv(const at::Tensor& tensor, int from,
                                          int tag) {
   calls().check_recv(tensor, from, tag);
   Tensors tensors{tensor};
-  note_device(tensors);
-  return checked(c10d::OpType::RECV,
+  return checked(c10d::OpType::RECV, tensors,
                  [&] { return backend_->recv(tensors, from, tag); });
 }
 
@@ -206,8 +200,7 @@ Transport::WorkPtr DeviceTransport::recv_any(const at::Tensor& tensor,
                                              int tag) {
   calls().check_recv_any(tensor, tag);
   Tensors tensors{tensor};
-  note_device(tensors);
-  return checked(c10d::OpType::RECVANYSOURCE,
+  return checked(c10d::OpType::RECVANYSOURCE, tensors,
                  [&] { return backend_->recvAnysource(tensors, tag); });
 }
 

@@ -47,12 +47,11 @@ class DeviceTransport : public Transport {
   void abort(const std::string& reason) noexcept override;
 
  private:
-  /// Returns what `begin` returns. Throws CommError for an error of the
-  /// backend.
+  /// Returns what `begin` returns, which begins a call with `tensors`, and
+  /// remembers their device. Throws CommError for an error of the backend.
   template <class Begin>
-  WorkPtr checked(c10d::OpType type, const Begin& begin) const;
-  /// Remembers the device of a call.
-  void note_device(const std::vector<at::Tensor>& tensors);
+  WorkPtr checked(c10d::OpType type, const std::vector<at::Tensor>& tensors,
+                  const Begin& begin);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;

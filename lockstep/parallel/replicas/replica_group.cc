@@ -475,9 +475,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
         const ShardScope scope(this, s);
         task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
       }
-      if (!devices_[k].is_cpu() && !runs_here) {
-        accelerator::synchronize(devices_[k]);
-      }
+      if (!runs_here) accelerator::synchronize(devices_[k]);
     });
   };
   try {

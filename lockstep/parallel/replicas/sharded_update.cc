@@ -99,7 +99,7 @@ void ShardedUpdate::for_each_block(
                           scratch);
                    }
                  });
-    if (!device.is_cpu()) accelerator::synchronize(device);
+    accelerator::synchronize(device);
   });
 }
 

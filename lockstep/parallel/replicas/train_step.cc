@@ -566,7 +566,7 @@ Reduction TrainStep::reduce(std::vector<PartialSum> partials, int64_t chunks,
   Reduction reduction(std::move(partials), chunks, group_.parameters());
   for (const Device& device : group_.devices()) {
     // If a copy of a gradient has failed, the step must not update.
-    if (!device.is_cpu()) accelerator::synchronize(device);
+    accelerator::synchronize(device);
   }
   return reduction;
 }
