@@ -23,7 +23,6 @@ namespace lockstep::sim {
 namespace ddp_failures_test {
 namespace {
 
-using testing_ddp::filled;
 using testing_ddp::inputs;
 using testing_ddp::loss_of;
 using testing_ddp::NetImpl;
@@ -50,8 +49,7 @@ End train_until_failure(const std::string& backend, bool is_driven,
                         const InBackward& in_backward) {
   std::atomic<int> failed_ranks = 0;
   const auto task = [&](const ProcessGroup& world, const torch::Device& home) {
-    auto net = filled(std::make_shared<NetImpl>(/*hidden=*/20'000));
-    net->to(home);
+    auto net = net_on(home);
     DistributedDataParallel<NetImpl> model(
         net, world,
         DistributedDataParallelOptions().intra_op_threads(1).verify_first_step(

@@ -41,15 +41,7 @@ using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using Options = DistributedDataParallelOptions;
 
-constexpr int64_t kHidden = 20'000;  // weights of 320 kB
-constexpr int64_t kCount = 4;        // samples of a rank in a step
-
-std::shared_ptr<NetImpl> net_on(const torch::Device& home,
-                                int64_t hidden = kHidden) {
-  auto net = filled(std::make_shared<NetImpl>(hidden));
-  net->to(home);
-  return net;
-}
+constexpr int64_t kCount = 4;  // samples of a rank in a step
 
 /// Index of the first sample of a rank in a step.
 int64_t first_of(const ProcessGroup& world, int64_t step) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,9 +14,21 @@
 #include "lockstep/device/intra_op.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/collectives.h"
+#include "tests/parallel/ddp/ranks.h"
 
 // Ranks as threads, each on a simulated device, and the same ranks on the CPU.
 namespace lockstep::sim {
+
+inline constexpr int64_t kLargeHidden = 20'000;  // weights of 320 kB
+
+/// Returns two layers on `home` with the same values on each rank.
+inline std::shared_ptr<testing_ddp::NetImpl> net_on(
+    const torch::Device& home, int64_t hidden = kLargeHidden) {
+  auto net =
+      testing_ddp::filled(std::make_shared<testing_ddp::NetImpl>(hidden));
+  net->to(home);
+  return net;
+}
 
 /// Computes on a rank, with the module and the data on `home`. Returns tensors
 /// to compare.

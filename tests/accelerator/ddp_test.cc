@@ -39,14 +39,6 @@ using Options = DistributedDataParallelOptions;
 
 constexpr int64_t kBatch = 12;
 constexpr int64_t kSteps = 4;
-constexpr int64_t kLargeHidden = 20'000;  // weights of 320 kB
-
-/// Two layers with the same values on each rank.
-std::shared_ptr<NetImpl> net_of(int64_t hidden, const torch::Device& home) {
-  auto net = filled(std::make_shared<NetImpl>(hidden));
-  net->to(home);
-  return net;
-}
 
 /// A convolution, BatchNorm and dropout.
 std::shared_ptr<testing_nets::NetImpl> conv_net(const torch::Device& home) {
@@ -145,9 +137,7 @@ TEST_P(DdpOnSim, StepsHaveTheBitsOfSlices) {
 }
 
 TEST_P(DdpOnSim, StepsWithLargeGradientsHaveTheBitsOfSlices) {
-  const auto make_net = [](const torch::Device& home) {
-    return net_of(kLargeHidden, home);
-  };
+  const auto make_net = [](const torch::Device& home) { return net_on(home); };
   for (const int ranks : {1, 2, 3, 4}) {
     expect_on_all(ranks, driven_on_ranks(make_net, inputs),
                   driven_on_slices(make_net, inputs, ranks));
@@ -155,9 +145,7 @@ TEST_P(DdpOnSim, StepsWithLargeGradientsHaveTheBitsOfSlices) {
 }
 
 TEST_P(DdpOnSim, StepsWithSeveralShardsOnARankHaveTheBitsOfSlices) {
-  const auto make_net = [](const torch::Device& home) {
-    return net_of(kLargeHidden, home);
-  };
+  const auto make_net = [](const torch::Device& home) { return net_on(home); };
   // 3 shards on a rank are not a node of the tree, so their sums are exchanged
   // in another way.
   for (const int64_t shards : {4, 6}) {
@@ -170,7 +158,7 @@ TEST_P(DdpOnSim, StepsWithSeveralShardsOnARankHaveTheBitsOfSlices) {
 
 TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
   const auto make_net = [](const torch::Device& home) {
-    auto net = net_of(64, home);
+    auto net = net_on(home, /*hidden=*/64);
     net->to(torch::kBFloat16);
     return net;
   };
@@ -186,7 +174,7 @@ TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
 /// Steps of AdamW. The ranks may share its state.
 RankTask driven_with_adamw(ZeroStage stage, int64_t shards) {
   return [=](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_of(kLargeHidden, home);
+    auto net = net_on(home);
     DistributedDataParallel model(
         net, world, Options().intra_op_threads(1).shards(shards).zero(stage));
     const auto adamw = optim::adamw(
@@ -223,7 +211,7 @@ TEST_P(DdpOnSim, StagesOfZeroHaveTheBitsOfASingleDevice) {
 
 TEST_P(DdpOnSim, AccumulatedStepsHaveTheBitsOfRanksOnTheCpu) {
   const auto task = [](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_of(kLargeHidden, home);
+    auto net = net_on(home);
     DistributedDataParallel model(net, world, Options().intra_op_threads(1));
     torch::optim::SGD sgd(net->parameters(), 0.1);
     for (int64_t step = 0; step < 2 * kSteps; ++step) {
@@ -245,7 +233,7 @@ TEST_P(DdpOnSim, AccumulatedStepsHaveTheBitsOfRanksOnTheCpu) {
 /// Trains in a loop with `options`.
 RankTask looped(const Options& options, int64_t hidden = kLargeHidden) {
   return [=](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_of(hidden, home);
+    auto net = net_on(home, hidden);
     DistributedDataParallel<NetImpl> model(net, world, options);
     torch::optim::SGD sgd(model->parameters(),
                           torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -264,7 +252,7 @@ RankTask looped(const Options& options, int64_t hidden = kLargeHidden) {
 
 /// The loop of DataParallel, which has the bits of ranks.
 Tensors looped_on_slices(int64_t hidden, int64_t shards) {
-  auto net = net_of(hidden, torch::Device(torch::kCPU));
+  auto net = net_on(torch::Device(torch::kCPU), hidden);
   DataParallel model(net, testing_nets::slices(1),
                      DataParallelOptions().shards(shards).intra_op_threads(1));
   torch::optim::SGD sgd(net->parameters(),
@@ -317,7 +305,7 @@ TEST_P(DdpOnSim, LoopsInAStreamOfTheUserHaveTheBitsOfSlices) {
 
 TEST_P(DdpOnSim, StepsAndLoopsTakeTurns) {
   const auto task = [](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_of(kLargeHidden, home);
+    auto net = net_on(home);
     DistributedDataParallel<NetImpl> model(net, world,
                                            Options().intra_op_threads(1));
     torch::optim::SGD sgd(model->parameters(),
@@ -345,7 +333,7 @@ TEST_P(DdpOnSim, AccumulatesUnderNoSync) {
        {GradientAverage::kRanks, GradientAverage::kSamples}) {
     const auto task = [average](const ProcessGroup& world,
                                 const torch::Device& home) {
-      auto net = net_of(kLargeHidden, home);
+      auto net = net_on(home);
       DistributedDataParallel<NetImpl> model(net, world,
                                              Options().average(average));
       torch::optim::SGD sgd(model->parameters(), 0.1);
@@ -376,8 +364,7 @@ TEST_P(DdpOnSim, AccumulatesUnderNoSync) {
 TEST_P(DdpOnSim, RanksHoldTheSameMemory) {
   install_collectives();
   const auto task = driven_on_ranks(
-      [](const torch::Device& home) { return net_of(kLargeHidden, home); },
-      inputs);
+      [](const torch::Device& home) { return net_on(home); }, inputs);
   const auto loop = looped(Options());
   const int ranks = 4;
   for (const RankTask& each : {RankTask(task), RankTask(loop)}) {
