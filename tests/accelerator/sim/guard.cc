@@ -48,7 +48,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device,
                                       bool /*high*/) const override {
-    return new_stream(device.index());
+    return stream_of_pool(device.index());
   }
   c10::Stream getNewStream(c10::Device device,
                            int /*priority*/) const override {

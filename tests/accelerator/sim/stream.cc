@@ -150,6 +150,8 @@ namespace {
 struct Streams {
   std::mutex mutex;
   std::array<std::vector<std::unique_ptr<StreamThread>>, kMaxDevices> of;
+  std::array<std::vector<int64_t>, kMaxDevices> pools;  // ids of streams
+  std::array<size_t, kMaxDevices> calls_of_pool{};
   std::array<std::exception_ptr, kMaxDevices> errors;
 
   static Streams& get() {
@@ -204,6 +206,18 @@ c10::Stream new_stream(int index) {
   const std::lock_guard lock(streams.mutex);
   const int64_t id = streams.add(index);
   return stream(index, id);
+}
+
+c10::Stream stream_of_pool(int index) {
+  constexpr size_t kPoolSize = 32;
+  if (index < 0) index = device_of_thread;
+  auto& streams = Streams::get();
+  streams.at(index, 0);
+  const std::lock_guard lock(streams.mutex);
+  auto& pool = streams.pools.at(static_cast<size_t>(index));
+  size_t& calls = streams.calls_of_pool.at(static_cast<size_t>(index));
+  if (pool.size() < kPoolSize) pool.push_back(streams.add(index));
+  return stream(index, pool.at(calls++ % kPoolSize));
 }
 
 int current_device() { return device_of_thread; }

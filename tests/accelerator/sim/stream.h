@@ -86,6 +86,9 @@ StreamThread& thread_of(const c10::Stream& stream);
 c10::Stream current_stream(int index = -1);
 c10::Stream exchange_stream(const c10::Stream& stream);
 c10::Stream new_stream(int index);
+/// Returns one of the 32 streams in the pool of device `index`, the next one at
+/// each call, as CUDA does.
+c10::Stream stream_of_pool(int index);
 int current_device();
 /// Makes device `index` current, and returns the one before.
 int exchange_device(int index);
