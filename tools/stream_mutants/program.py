@@ -89,7 +89,9 @@ class Program:
     def build(self, jobs):
         """Builds the program. Raises Failure if that fails."""
         log = self.folder / "build.log"
-        python = os.environ.get("LOCKSTEP_PYTHON", self.root / ".venv/bin/python")
+        # Make exports variables that are not set as empty ones.
+        python = os.environ.get("LOCKSTEP_PYTHON") or (
+            self.root / ".venv/bin/python")
         torch = (f"-DTorch_DIR={os.environ['Torch_DIR']}"
                  if os.environ.get("Torch_DIR")
                  else f"-DLOCKSTEP_PYTHON={python}")
