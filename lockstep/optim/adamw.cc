@@ -14,39 +14,38 @@ class AdamW final : public Optimizer {
   AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
       : Optimizer(std::move(parameters), options.lr()),
         options_(options),
-        exp_avg_(make_slot(options_.make_state())),
-        exp_avg_sq_(make_slot(options_.make_state())),
-        step_(zero_steps()) {}
-
-  void update(int64_t block, const Tensor& gradient) override {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto at = static_cast<size_t>(block);
-    const auto parameter = static_cast<size_t>(blocks_[at].tensor);
-    const auto [beta1, beta2] = options_.betas();
-    at::_fused_adamw_(parameter_views_[at], gradient, exp_avg_.views[at],
-                      exp_avg_sq_.views[at], /*max_exp_avg_sqs=*/{},
-                      step_[parameter], lr(), beta1, beta2,
-                      options_.weight_decay(), options_.eps(),
-                      /*amsgrad=*/false, /*maximize=*/false);
+        exp_avg_(add_slot("exp_avg", options_.make_state())),
+        exp_avg_sq_(add_slot("exp_avg_sq", options_.make_state())) {
+    add_step_counts();
+    for (const Tensor& parameter : parameters_) {
+      const bool decays = !options_.decays() || options_.decays()(parameter);
+      weight_decays_.push_back(decays ? options_.weight_decay() : 0);
+    }
   }
 
  private:
-  NamedState named_state() const override {
-    return {{"exp_avg", exp_avg_.tensors},
-            {"exp_avg_sq", exp_avg_sq_.tensors},
-            {"step", step_}};
+  void update_block(size_t block, const Tensor& parameter,
+                    const Tensor& gradient) override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [beta1, beta2] = options_.betas();
+    at::_fused_adamw_(parameter, gradient, exp_avg_.views[block],
+                      exp_avg_sq_.views[block], /*max_exp_avg_sqs=*/{},
+                      step_count_of(block), lr(), beta1, beta2,
+                      weight_decays_[parameter_of(block)], options_.eps(),
+                      /*amsgrad=*/false, /*maximize=*/false);
   }
 
   void count_step(const std::vector<bool>& has_gradient) override {
     torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < step_.size(); ++i) {
-      if (has_gradient[i]) step_[i].add_(1);
+    for (size_t i = 0; i < step_counts_.size(); ++i) {
+      if (has_gradient[i]) step_counts_[i].add_(1);
     }
   }
 
   AdamWOptions options_;
-  Slot exp_avg_, exp_avg_sq_;
-  std::vector<Tensor> step_;
+  Slot& exp_avg_;
+  Slot& exp_avg_sq_;
+  std::vector<double> weight_decays_;  // by parameter
 };
 
 void check_range(const char* name, double value, double low, double high) {

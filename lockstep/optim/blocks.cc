@@ -7,11 +7,17 @@
 namespace lockstep::optim {
 
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
+  // Accelerators have no such cache, and fewer blocks save launches. There are
+  // enough of them to divide the work equally between devices.
+  constexpr int64_t kMostBlocks = 64;
+  int64_t elements = 0;
+  for (const torch::Tensor& tensor : tensors) elements += tensor.numel();
+  const int64_t on_accelerator =
+      std::max(kBlockElements, (elements + kMostBlocks - 1) / kMostBlocks);
   std::vector<Block> blocks;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t count = tensors[i].numel();
-    // On a GPU there is no such cache, and fewer blocks save launches.
-    const int64_t most = tensors[i].is_cpu() ? kBlockElements : count;
+    const int64_t most = tensors[i].is_cpu() ? kBlockElements : on_accelerator;
     for (int64_t at = 0; at < count; at += most) {
       blocks.push_back({.tensor = static_cast<int64_t>(i),
                         .offset = at,

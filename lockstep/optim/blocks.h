@@ -10,13 +10,14 @@
 
 namespace lockstep::optim {
 
-/// Largest number of elements in a block. The gradients, parameters and state
-/// of a block fit in a core's second-level cache.
+/// Largest number of elements in a block on the CPU. The gradients, parameters
+/// and state of a block fit in a core's second-level cache.
 inline constexpr int64_t kBlockElements = 16 * 1024;
 
-/// Cuts dense tensors into blocks. The cuts depend only on the sizes of the
-/// tensors, so the bits of a result do not depend on which thread computes
-/// which block.
+/// Cuts dense tensors into blocks. On an accelerator, a large tensor has blocks
+/// of 1/64 of all elements, or of kBlockElements if that is more. The cuts
+/// depend only on the sizes of the tensors, so the bits of a result do not
+/// depend on which thread computes which block.
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors);
 
 /// Returns whether a parameter can be cut into blocks and optimized: it is

@@ -9,6 +9,8 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/tensor_device.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep::optim {
@@ -61,6 +63,24 @@ void Optimizer::check_no_duplicates() const {
        .fix = "pass lockstep::optim::unique(model->parameters())"});
 }
 
+namespace {
+
+Tensor moved_to(const Tensor& view, const torch::Device& device) {
+  return view.to(device, view.scalar_type(), /*non_blocking=*/false,
+                 /*copy=*/true);
+}
+
+std::string names_of(const std::vector<Device>& devices) {
+  if (devices.empty()) return "none";
+  std::string names;
+  for (const Device& device : devices) {
+    names += (names.empty() ? "" : ",") + device.name();
+  }
+  return names;
+}
+
+}  // namespace
+
 std::vector<Tensor> unique(const std::vector<Tensor>& parameters) {
   std::unordered_set<const void*> seen;
   std::vector<Tensor> once;
@@ -72,89 +92,258 @@ std::vector<Tensor> unique(const std::vector<Tensor>& parameters) {
   return once;
 }
 
-std::vector<Tensor> Optimizer::block_views(
-    const std::vector<Tensor>& tensors) const {
-  std::vector<Tensor> views;
-  views.reserve(blocks_.size());
-  for (const Block& block : blocks_) {
-    const Tensor& tensor = tensors[static_cast<size_t>(block.tensor)];
-    views.push_back(memory_view(tensor, block.offset, block.length));
-  }
-  return views;
+Tensor Optimizer::view_of(const Tensor& tensor, const Block& block) const {
+  return memory_view(tensor, block.offset, block.length);
 }
 
-Optimizer::Slot Optimizer::make_slot(const StateFactory& make) {
-  Slot slot;
-  for (const Tensor& parameter : parameters_) {
-    slot.tensors.push_back(make ? make(parameter)
-                                : torch::zeros_like(parameter.detach()));
-    const bool is_shared = is_shared_tensor(slot.tensors.back());
-    has_shared_state_ = has_shared_state_ || is_shared;
-    has_own_state_ = has_own_state_ || !is_shared;
+Optimizer::Slot& Optimizer::add_slot(std::string name, StateFactory make) {
+  Slot& slot = slots_.emplace_back(Slot{.name = std::move(name),
+                                        .make = std::move(make),
+                                        .tensors = {},
+                                        .views = {}});
+  slot.tensors.resize(parameters_.size());
+  if (parameters_.front().is_cpu()) {
+    // Ranks that share memory agree on it when the optimizer is made.
+    allocate(slot);
+  } else {
+    has_own_state_ = true;
   }
-  slot.views = block_views(slot.tensors);
   return slot;
 }
 
-std::vector<Tensor> Optimizer::zero_steps() const {
-  std::vector<Tensor> steps;
+void Optimizer::allocate_state() {
+  for (Slot& slot : slots_) {
+    if (slot.views.empty()) allocate(slot);
+  }
+}
+
+void Optimizer::for_each_parameter(
+    const std::function<void(size_t, size_t, size_t)>& visit) const {
+  size_t first = 0;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    size_t last = first;
+    while (last < blocks_.size() && parameter_of(last) == p) {
+      ++last;
+    }
+    visit(p, first, last);
+    first = last;
+  }
+}
+
+void Optimizer::allocate(Slot& slot) {
+  slot.views.resize(blocks_.size());
+  for_each_parameter([&](size_t p, size_t first, size_t last) {
+    Tensor& tensor = slot.tensors[p];
+    tensor = slot.make ? slot.make(parameters_[p])
+                       : torch::zeros_like(parameters_[p].detach());
+    const bool is_shared = is_shared_tensor(tensor);
+    has_shared_state_ = has_shared_state_ || is_shared;
+    has_own_state_ = has_own_state_ || !is_shared;
+    for (size_t b = first; b < last; ++b) {
+      slot.views[b] = view_of(tensor, blocks_[b]);
+    }
+    // At once, so that one device never holds the whole state.
+    partition(slot, p, first, last);
+  });
+}
+
+void Optimizer::partition(Slot& slot, size_t p, size_t first,
+                          size_t last) const {
+  const auto is_home = [&](size_t b) {
+    return device_of(static_cast<int64_t>(b)) == parameters_[p].device();
+  };
+  bool stays = slot.tensors[p].defined();
+  for (size_t b = first; b < last; ++b) stays = stays && is_home(b);
+  if (stays) return;
+  const torch::NoGradGuard no_grad;
+  for (size_t b = first; b < last; ++b) {
+    const Tensor& view = slot.views[b];
+    const torch::Device device = device_of(static_cast<int64_t>(b));
+    // A block that stays needs memory of its own, too: the tensor is freed.
+    slot.views[b] = view.device() == device && !slot.tensors[p].defined()
+                        ? view
+                        : moved_to(view, device);
+  }
+  slot.tensors[p].reset();
+}
+
+void Optimizer::check_partition(const std::vector<Device>& devices) const {
+  const c10::DeviceType type = parameters_.front().device().type();
+  const bool fits =
+      !devices.empty() && type != torch::kCPU &&
+      std::all_of(devices.begin(), devices.end(),
+                  [&](const Device& device) { return device.type == type; });
+  if (fits) return;
+  throw InvalidArgument(
+      "optim",
+      {.code = ErrorCode::kBadOptimizer,
+       .what = "the optimizer's state can't be divided between these devices",
+       .expected = type == torch::kCPU
+                       ? "parameters on an accelerator"
+                       : fmt::format("devices of the parameters' type, {}",
+                                     c10::DeviceTypeName(type, true)),
+       .got = names_of(devices)});
+}
+
+void Optimizer::partition_state(const std::vector<Device>& devices) {
+  check_partition(devices);
+  if (slots_.empty() || devices == devices_) return;
+  int64_t elements = 0;
+  for (const Block& block : blocks_) elements += block.length;
+  const auto count = static_cast<int64_t>(devices.size());
+  devices_ = devices;
+  owners_.clear();
+  int64_t before = 0;
+  for (const Block& block : blocks_) {
+    const int64_t middle = before + block.length / 2;
+    owners_.push_back(static_cast<size_t>(middle * count / elements));
+    before += block.length;
+  }
+  for (Slot& slot : slots_) {
+    if (slot.views.empty()) continue;
+    for_each_parameter([&](size_t p, size_t first, size_t last) {
+      partition(slot, p, first, last);
+    });
+  }
+}
+
+torch::Device Optimizer::device_of(int64_t block) const {
+  const auto at = static_cast<size_t>(block);
+  return owners_.empty() ? parameters_[parameter_of(at)].device()
+                         : torch_device(devices_[owners_[at]]);
+}
+
+void Optimizer::update(int64_t block, const Tensor& gradient) {
+  const auto at = static_cast<size_t>(block);
+  Tensor& parameter = parameter_views_[at];
+  if (owners_.empty()) return update_block(at, parameter, gradient);
+  const Device& owner = devices_[owners_[at]];
+  const Tensor moved = to_device(gradient, owner);
+  if (parameter.device() == moved.device()) {
+    return update_block(at, parameter, moved);
+  }
+  const Tensor copy = to_device(parameter, owner);
+  update_block(at, copy, moved);
+  copy_over({owner, place_of(parameter)}, parameter, copy);
+}
+
+void Optimizer::add_step_counts() {
   for (const Tensor& parameter : parameters_) {
-    steps.push_back(torch::zeros(
+    step_counts_.push_back(torch::zeros(
         {}, torch::dtype(torch::kFloat32).device(parameter.device())));
   }
-  return steps;
+}
+
+Tensor Optimizer::step_count_of(size_t block) const {
+  const Tensor& count = step_counts_[parameter_of(block)];
+  return owners_.empty() ? count : to_device(count, devices_[owners_[block]]);
+}
+
+at::ScalarType Optimizer::type_of(const Slot& slot, size_t p) const {
+  const Tensor& tensor = slot.tensors[p];
+  if (tensor.defined()) return tensor.scalar_type();
+  for (size_t b = 0; b < slot.views.size(); ++b) {
+    if (parameter_of(b) == p) {
+      return slot.views[b].scalar_type();
+    }
+  }
+  return parameters_[p].scalar_type();
 }
 
 int64_t Optimizer::state_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& [name, tensors] : named_state()) bytes += bytes_of(tensors);
+  int64_t bytes = bytes_of(step_counts_);
+  for (const Slot& slot : slots_) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      bytes += parameters_[p].numel() *
+               static_cast<int64_t>(c10::elementSize(type_of(slot, p)));
+    }
+  }
   return bytes;
+}
+
+Tensor Optimizer::whole_state(const Slot& slot, size_t p) const {
+  if (slot.tensors[p].defined()) return slot.tensors[p];
+  const torch::NoGradGuard no_grad;
+  Tensor whole =
+      torch::zeros_like(parameters_[p].detach(),
+                        torch::dtype(type_of(slot, p)).device(torch::kCPU));
+  for (size_t b = 0; b < slot.views.size(); ++b) {
+    if (parameter_of(b) == p) {
+      view_of(whole, blocks_[b]).copy_(slot.views[b]);
+    }
+  }
+  return whole;
 }
 
 std::map<std::string, Tensor> Optimizer::state_dict() const {
   std::map<std::string, Tensor> state;
-  for (const auto& [name, tensors] : named_state()) {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      state[fmt::format("{}.{}", name, i)] = tensors[i];
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    for (const Slot& slot : slots_) {
+      state[fmt::format("{}.{}", slot.name, p)] = whole_state(slot, p);
+    }
+    if (!step_counts_.empty()) {
+      state[fmt::format("step.{}", p)] = step_counts_[p];
     }
   }
   return state;
 }
 
 void Optimizer::load_state_dict(const std::map<std::string, Tensor>& state) {
-  for (const auto& [name, tensors] : named_state()) {
-    load_tensors(name, tensors, state);
+  // Nothing is changed unless all of it fits.
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    for (const Slot& slot : slots_) {
+      checked_entry(state, fmt::format("{}.{}", slot.name, p),
+                    parameters_[p].sizes(), type_of(slot, p));
+    }
+    if (!step_counts_.empty()) {
+      checked_entry(state, fmt::format("step.{}", p), {}, torch::kFloat);
+    }
+  }
+  torch::NoGradGuard no_grad;
+  allocate_state();
+  for (const Slot& slot : slots_) {
+    for_each_parameter([&](size_t p, size_t first, size_t last) {
+      const Tensor& saved = state.at(fmt::format("{}.{}", slot.name, p));
+      if (slot.tensors[p].defined()) {
+        slot.tensors[p].copy_(saved);
+        return;
+      }
+      const Tensor on_host =
+          torch::empty_like(parameters_[p].detach(),
+                            torch::dtype(type_of(slot, p)).device(torch::kCPU));
+      on_host.copy_(saved);
+      for (size_t b = first; b < last; ++b) {
+        slot.views[b].copy_(view_of(on_host, blocks_[b]));
+      }
+    });
+  }
+  for (size_t p = 0; p < step_counts_.size(); ++p) {
+    step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));
   }
 }
 
-void Optimizer::load_tensors(const std::string& name,
-                             const std::vector<Tensor>& tensors,
-                             const std::map<std::string, Tensor>& state) {
-  torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string key = fmt::format("{}.{}", name, i);
-    const auto found = state.find(key);
-    if (found == state.end()) {
-      throw CheckpointError(
-          {.code = ErrorCode::kStateMismatch,
-           .what = fmt::format("the optimizer state has no '{}'", key),
-           .fix = "resume with the optimizer that wrote the checkpoint"});
-    }
-    const Tensor& saved = found->second;
-    if (saved.sizes() != tensors[i].sizes() ||
-        saved.scalar_type() != tensors[i].scalar_type()) {
-      throw CheckpointError(
-          {.code = ErrorCode::kStateMismatch,
-           .what = fmt::format("optimizer state '{}' has another shape or type",
-                               key),
-           .expected = c10::str(tensors[i].dtype(), " ", tensors[i].sizes()),
-           .got = c10::str(saved.dtype(), " ", saved.sizes()),
-           .fix = "resume with the model that wrote the checkpoint"});
-    }
+const Tensor& Optimizer::checked_entry(
+    const std::map<std::string, Tensor>& state, const std::string& key,
+    at::IntArrayRef sizes, at::ScalarType type) {
+  const auto found = state.find(key);
+  if (found == state.end()) {
+    throw CheckpointError(
+        {.code = ErrorCode::kStateMismatch,
+         .what = fmt::format("the optimizer state has no '{}'", key),
+         .fix = "resume with the optimizer that wrote the checkpoint"});
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i].copy_(state.at(fmt::format("{}.{}", name, i)));
+  const Tensor& saved = found->second;
+  if (saved.sizes() != sizes || saved.scalar_type() != type) {
+    throw CheckpointError(
+        {.code = ErrorCode::kStateMismatch,
+         .what =
+             fmt::format("optimizer state '{}' has another shape or type", key),
+         .expected =
+             c10::str(caffe2::TypeMeta::fromScalarType(type), " ", sizes),
+         .got = c10::str(saved.dtype(), " ", saved.sizes()),
+         .fix = "resume with the model that wrote the checkpoint"});
   }
+  return saved;
 }
 
 void Optimizer::refresh_views() {
@@ -162,7 +351,11 @@ void Optimizer::refresh_views() {
   for (const Tensor& parameter : parameters_) {
     data_.push_back(parameter.const_data_ptr());
   }
-  parameter_views_ = block_views(parameters_);
+  parameter_views_.clear();
+  for (const Block& block : blocks_) {
+    parameter_views_.push_back(
+        view_of(parameters_[static_cast<size_t>(block.tensor)], block));
+  }
 }
 
 Optimizer::Layout Optimizer::layout_of(const Tensor& tensor) {
@@ -211,6 +404,7 @@ void Optimizer::begin_step(const std::vector<bool>& has_gradient) {
     moved = moved || parameters_[i].const_data_ptr() != data_[i];
   }
   if (moved) refresh_views();
+  allocate_state();
   ++steps_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (has_gradient[i]) torch::autograd::impl::bump_version(parameters_[i]);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,18 +13,24 @@
 #include <torch/arg.h>
 #include <torch/types.h>
 
+#include "lockstep/device/device.h"
 #include "lockstep/optim/block.h"
 
 namespace lockstep::optim {
 
+/// A function that makes zeros for the state of a parameter, with its layout.
+using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
+
 /// An optimizer with an update that is cut into blocks. Several threads can
-/// each do a part of it while the reduced gradient is still in their cache.
+/// each do a part of it while the reduced gradient is still in their cache, and
+/// several accelerators can each hold a part of its state.
 ///
 /// It uses ATen's fused kernels. Parameters must be dense and of a floating
-/// type, and each must be listed once (see unique()). State is allocated at
-/// construction, on the device and in the layout of its parameter. The blocks
-/// depend only on the parameters, so the bits of the update do not depend on
-/// which thread updates which block.
+/// type, and each must be listed once (see unique()). State has the layout of
+/// its parameter. On the CPU it is allocated at construction, and on an
+/// accelerator in the first step. The blocks depend only on the parameters, so
+/// the bits of the update do not depend on which thread or device updates which
+/// block.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -48,14 +55,28 @@ class Optimizer {
   /// fails. Throws InvalidArgument if the device, type or layout of a parameter
   /// has changed.
   void begin_step(const std::vector<bool>& has_gradient);
-  /// Updates block `block` with `gradient` (1-d, with the block's length).
-  /// Different threads may update blocks at the same time.
-  virtual void update(int64_t block, const torch::Tensor& gradient) = 0;
+  /// Updates block `block` with `gradient`, which is 1-d and has the block's
+  /// length. Different threads may update blocks at the same time.
+  void update(int64_t block, const torch::Tensor& gradient);
+
+  /// Divides the state equally between `devices`, which are of the parameters'
+  /// type. update() then computes on device_of(block), and the parameters stay
+  /// where they are. State that exists is moved. state_dict() returns copies in
+  /// the memory of the host. Throws InvalidArgument for parameters on the CPU
+  /// and for devices of another type.
+  ///
+  /// train_step() of a DataParallel on accelerators calls this. Does nothing
+  /// for an optimizer of LibTorch, whose own step() needs the state beside the
+  /// parameters.
+  virtual void partition_state(const std::vector<Device>& devices);
+  /// Returns the device on which update() computes the block.
+  torch::Device device_of(int64_t block) const;
 
   /// Returns whether some of the state is in memory that ranks don't share.
   bool has_own_state() const { return has_own_state_; }
   /// Returns whether some of the state is in memory that ranks share.
   bool has_shared_state() const { return has_shared_state_; }
+  /// Returns the bytes of the state, even if it is not allocated yet.
   virtual int64_t state_bytes() const;
   /// Returns the state by name: "momentum_buffer.<i>", "exp_avg.<i>", ...,
   /// "step.<i>".
@@ -68,33 +89,44 @@ class Optimizer {
  protected:
   Optimizer(std::vector<torch::Tensor> parameters, double lr);
 
-  /// State tensors, one for each parameter and laid out like it, and a 1-d view
-  /// of each of their blocks().
+  /// One kind of state, such as momentum.
   struct Slot {
+    std::string name;
+    StateFactory make;
+    /// By parameter. Undefined before the state is allocated, and where its
+    /// blocks have memory of their own (partition_state()).
     std::vector<torch::Tensor> tensors;
+    /// By block: its elements as a 1-d tensor on device_of(block). Empty before
+    /// the state is allocated.
     std::vector<torch::Tensor> views;
-    bool is_made() const { return !tensors.empty(); }
   };
-  /// Returns a slot of zeros.
-  Slot make_slot(
-      const std::function<torch::Tensor(const torch::Tensor&)>& make);
-  /// Returns a step count of 0 for each parameter, as Adam's kernels take it.
-  std::vector<torch::Tensor> zero_steps() const;
-  /// Returns the tensors of the state by name, for state_dict().
-  using NamedState =
-      std::vector<std::pair<std::string, std::vector<torch::Tensor>>>;
-  virtual NamedState named_state() const { return {}; }
-  /// Copies "<name>.<i>" of `state` into each of `tensors`. Throws
-  /// CheckpointError, and copies nothing, if one is missing or has another
-  /// shape.
-  static void load_tensors(const std::string& name,
-                           const std::vector<torch::Tensor>& tensors,
-                           const std::map<std::string, torch::Tensor>& state);
+  /// Adds state of zeros for each parameter, which state_dict() names
+  /// "<name>.<i>". The result is valid as long as the optimizer.
+  Slot& add_slot(std::string name, StateFactory make);
+  /// Returns the index of the block's parameter.
+  size_t parameter_of(size_t block) const {
+    return static_cast<size_t>(blocks_[block].tensor);
+  }
+  /// Adds a step count of 0 for each parameter, as Adam's kernels take it.
+  void add_step_counts();
+  /// Returns the step count of the block's parameter, on device_of(block).
+  torch::Tensor step_count_of(size_t block) const;
+  /// Allocates the state that has no memory yet. begin_step() calls it.
+  void allocate_state();
+  /// Updates `parameter` with `gradient`, both 1-d and the elements of block
+  /// `block` on device_of(block), where the state is, too.
+  virtual void update_block(size_t block, const torch::Tensor& parameter,
+                            const torch::Tensor& gradient) = 0;
+  /// Returns entry `key` of `state`. Throws CheckpointError if it is missing or
+  /// has another shape or type.
+  static const torch::Tensor& checked_entry(
+      const std::map<std::string, torch::Tensor>& state, const std::string& key,
+      at::IntArrayRef sizes, at::ScalarType type);
   virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
   std::vector<Block> blocks_;
-  std::vector<torch::Tensor> parameter_views_;  // one for each block
+  std::vector<torch::Tensor> step_counts_;  // by parameter, or empty
   double lr_;
   int64_t steps_ = 0;
 
@@ -103,8 +135,19 @@ class Optimizer {
   void refresh_views();
   void check_layout(size_t p) const;
   void check_not_shared() const;
-  std::vector<torch::Tensor> block_views(
-      const std::vector<torch::Tensor>& tensors) const;
+  torch::Tensor view_of(const torch::Tensor& tensor, const Block& block) const;
+  void check_partition(const std::vector<Device>& devices) const;
+  void allocate(Slot& slot);
+  /// Moves the blocks of parameter `p`, which are `first` to `last`, to their
+  /// devices if these are several.
+  void partition(Slot& slot, size_t p, size_t first, size_t last) const;
+  /// Calls `visit(p, first, last)` for each parameter and its blocks.
+  void for_each_parameter(
+      const std::function<void(size_t, size_t, size_t)>& visit) const;
+  at::ScalarType type_of(const Slot& slot, size_t p) const;
+  /// Returns the state of parameter `p`, or a copy in the memory of the host if
+  /// it is partitioned or not allocated.
+  torch::Tensor whole_state(const Slot& slot, size_t p) const;
 
   struct Layout {
     torch::TensorOptions options;
@@ -113,6 +156,10 @@ class Optimizer {
   };
   static Layout layout_of(const torch::Tensor& tensor);
 
+  std::deque<Slot> slots_;
+  std::vector<Device> devices_;  // that have the state; empty: one device
+  std::vector<size_t> owners_;   // by block: its index in devices_
+  std::vector<torch::Tensor> parameter_views_;  // by block
   std::vector<const void*> data_;  // memory of the parameters in the views
   std::vector<Layout> layouts_;    // of the parameters and of their state
   bool has_shared_state_ = false;
@@ -124,9 +171,6 @@ class Optimizer {
 /// parameter once for each of its names, and torch::optim then updates it that
 /// many times in each step.
 std::vector<torch::Tensor> unique(const std::vector<torch::Tensor>& parameters);
-
-/// A function that makes zeros for the state of a parameter, with its layout.
-using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
 
 /// SGD options. Names follow torch.optim.SGD.
 struct SGDOptions {
@@ -148,12 +192,15 @@ std::unique_ptr<Optimizer> sgd(std::vector<torch::Tensor> parameters,
 /// AdamW options. Names follow torch.optim.AdamW.
 struct AdamWOptions {
   using Betas = std::tuple<double, double>;
+  using Filter = std::function<bool(const torch::Tensor&)>;
   // NOLINTNEXTLINE(google-explicit-constructor)
   AdamWOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(Betas, betas){0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
   TORCH_ARG(double, weight_decay) = 1e-2;
+  /// Returns whether weight_decay applies to a parameter. Default: to all.
+  TORCH_ARG(Filter, decays);
   /// Default: zeros like the parameter.
   TORCH_ARG(StateFactory, make_state);
 };

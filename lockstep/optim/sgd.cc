@@ -32,26 +32,22 @@ class SGD final : public Optimizer {
     if (options_.momentum() == 0) return;
     // The buffers start as zeros, so momentum * 0 + gradient is the gradient.
     // The first step is not a special case.
-    momentum_ = make_slot(options_.make_state());
+    momentum_ = &add_slot("momentum_buffer", options_.make_state());
   }
 
-  void update(int64_t block, const Tensor& gradient) override {
-    const auto at = static_cast<size_t>(block);
-    sgd_update(parameter_views_[at], gradient,
-               momentum_.is_made() ? momentum_.views[at] : Tensor(),
+ private:
+  void update_block(size_t block, const Tensor& parameter,
+                    const Tensor& gradient) override {
+    sgd_update(parameter, gradient,
+               momentum_ != nullptr ? momentum_->views[block] : Tensor(),
                {.lr = lr(),
                 .momentum = options_.momentum(),
                 .weight_decay = options_.weight_decay(),
                 .nesterov = options_.nesterov()});
   }
 
- private:
-  NamedState named_state() const override {
-    return {{"momentum_buffer", momentum_.tensors}};
-  }
-
   SGDOptions options_;
-  Slot momentum_;
+  Slot* momentum_ = nullptr;  // null without momentum
 };
 
 void check_not_negative(const char* name, double value) {

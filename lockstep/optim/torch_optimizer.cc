@@ -51,62 +51,58 @@ class TorchSgd final : public TorchOptimizer {
                                  .nesterov = options.nesterov()});
       has_momentum = has_momentum || options.momentum() != 0;
     }
-    if (has_momentum && !momentum_.is_made()) momentum_ = make_slot();
-    if (!momentum_.is_made()) return;
+    if (!has_momentum && momentum_ == nullptr) return;
+    if (momentum_ == nullptr) momentum_ = &add_slot("momentum_buffer");
     for (size_t p = 0; p < parameters_.size(); ++p) {
       State& state = state_of<State>(p);
       if (!state.momentum_buffer().defined()) continue;
-      state.momentum_buffer(taken(momentum_, p, state.momentum_buffer()));
+      state.momentum_buffer(taken(*momentum_, p, state.momentum_buffer()));
     }
   }
 
   void release_state() override {
-    for (size_t p = 0; p < parameters_.size() && momentum_.is_made(); ++p) {
+    if (momentum_ == nullptr) return;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
       State& state = state_of<State>(p);
-      state.momentum_buffer(released(momentum_, p, state.momentum_buffer()));
+      state.momentum_buffer(released(*momentum_, p, state.momentum_buffer()));
     }
   }
 
-  void update(int64_t block, const Tensor& gradient) override {
-    const auto at = static_cast<size_t>(block);
-    const size_t p = parameter_of(at);
+  void update_block(size_t block, const Tensor& parameter,
+                    const Tensor& gradient) override {
+    const size_t p = parameter_of(block);
     SgdStep step = steps_of_group_[group_of(p)];
     step.is_first = is_first_[p];
-    sgd_update(parameter_views_[at], gradient,
-               step.momentum != 0 ? momentum_.views[at] : Tensor(), step);
+    sgd_update(parameter, gradient,
+               step.momentum != 0 ? momentum_->views[block] : Tensor(), step);
   }
 
   std::map<std::string, Tensor> state_dict() const override {
     std::map<std::string, Tensor> state = Optimizer::state_dict();
-    if (momentum_.is_made()) state["has_momentum_buffer.0"] = has_buffer();
+    if (momentum_ != nullptr) state["has_momentum_buffer.0"] = has_buffer();
     return state;
   }
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
-    if (!momentum_.is_made()) return;
+    if (momentum_ == nullptr) return;
+    const Tensor& has_buffer =
+        checked_entry(state, "has_momentum_buffer.0",
+                      {static_cast<int64_t>(parameters_.size())}, torch::kByte);
     Optimizer::load_state_dict(state);
-    const Tensor has_buffer = no_buffers();
-    load_tensors("has_momentum_buffer", {has_buffer}, state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const bool has = has_buffer[static_cast<int64_t>(p)].item<bool>();
-      state_of<State>(p).momentum_buffer(has ? momentum_.tensors[p] : Tensor());
+      state_of<State>(p).momentum_buffer(has ? momentum_->tensors[p]
+                                             : Tensor());
     }
   }
 
  private:
   using State = torch::optim::SGDParamState;
 
-  NamedState named_state() const override {
-    return {{"momentum_buffer", momentum_.tensors}};
-  }
-
-  Tensor no_buffers() const {
-    return torch::zeros({static_cast<int64_t>(parameters_.size())},
-                        torch::kUInt8);
-  }
   // Returns whether each parameter has a momentum buffer. With dampening, a
   // first step differs from a step that starts from zeros.
   Tensor has_buffer() const {
-    Tensor has_buffer = no_buffers();
+    Tensor has_buffer =
+        torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kByte);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (state_of<State>(p).momentum_buffer().defined()) {
         has_buffer[static_cast<int64_t>(p)] = 1;
@@ -124,12 +120,12 @@ class TorchSgd final : public TorchOptimizer {
       State& state = state_of<State>(p);
       if (state.momentum_buffer().defined()) continue;
       is_first_[p] = true;
-      state.momentum_buffer(momentum_.tensors[p]);
+      state.momentum_buffer(momentum_->tensors[p]);
     }
   }
 
   std::vector<SgdStep> steps_of_group_;
-  Slot momentum_;
+  Slot* momentum_ = nullptr;    // null: no group had momentum so far
   std::vector<bool> is_first_;  // by parameter: first step with momentum
 };
 
@@ -139,9 +135,10 @@ class TorchAdam final : public TorchOptimizer {
  public:
   TorchAdam(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
       : TorchOptimizer(optimizer, make_state),
-        exp_avg_(make_slot()),
-        exp_avg_sq_(make_slot()),
-        step_(zero_steps()) {}
+        exp_avg_(add_slot("exp_avg")),
+        exp_avg_sq_(add_slot("exp_avg_sq")) {
+    add_step_counts();
+  }
 
   void follow() override {
     options_.clear();
@@ -150,15 +147,15 @@ class TorchAdam final : public TorchOptimizer {
       options_.push_back(static_cast<const Options&>(group.options()));
       has_amsgrad = has_amsgrad || options_.back().amsgrad();
     }
-    if (has_amsgrad && !max_exp_avg_sq_.is_made()) {
-      max_exp_avg_sq_ = make_slot();
+    if (has_amsgrad && max_exp_avg_sq_ == nullptr) {
+      max_exp_avg_sq_ = &add_slot("max_exp_avg_sq");
     }
     for (size_t p = 0; p < parameters_.size(); ++p) {
       State& state = state_of<State>(p);
       state.exp_avg(taken(exp_avg_, p, state.exp_avg()));
       state.exp_avg_sq(taken(exp_avg_sq_, p, state.exp_avg_sq()));
       if (!options_[group_of(p)].amsgrad()) continue;
-      state.max_exp_avg_sq(taken(max_exp_avg_sq_, p, state.max_exp_avg_sq()));
+      state.max_exp_avg_sq(taken(*max_exp_avg_sq_, p, state.max_exp_avg_sq()));
     }
   }
 
@@ -167,25 +164,24 @@ class TorchAdam final : public TorchOptimizer {
       State& state = state_of<State>(p);
       state.exp_avg(released(exp_avg_, p, state.exp_avg()));
       state.exp_avg_sq(released(exp_avg_sq_, p, state.exp_avg_sq()));
-      if (!max_exp_avg_sq_.is_made()) continue;
+      if (max_exp_avg_sq_ == nullptr) continue;
       state.max_exp_avg_sq(
-          released(max_exp_avg_sq_, p, state.max_exp_avg_sq()));
+          released(*max_exp_avg_sq_, p, state.max_exp_avg_sq()));
     }
   }
 
-  void update(int64_t block, const Tensor& gradient) override {
+  void update_block(size_t block, const Tensor& parameter,
+                    const Tensor& gradient) override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto at = static_cast<size_t>(block);
-    const size_t p = parameter_of(at);
-    const Options& options = options_[group_of(p)];
+    const Options& options = options_[group_of(parameter_of(block))];
     const auto [beta1, beta2] = options.betas();
     const at::TensorList maxima =
-        options.amsgrad() ? at::TensorList(max_exp_avg_sq_.views[at])
+        options.amsgrad() ? at::TensorList(max_exp_avg_sq_->views[block])
                           : at::TensorList();
     const auto kernel = kIsDecoupled ? static_cast<Kernel>(&at::_fused_adamw_)
                                      : static_cast<Kernel>(&at::_fused_adam_);
-    kernel(parameter_views_[at], gradient, exp_avg_.views[at],
-           exp_avg_sq_.views[at], maxima, step_[p], options.lr(), beta1, beta2,
+    kernel(parameter, gradient, exp_avg_.views[block], exp_avg_sq_.views[block],
+           maxima, step_count_of(block), options.lr(), beta1, beta2,
            options.weight_decay(), options.eps(), options.amsgrad(),
            /*maximize=*/false, {}, {});
   }
@@ -193,7 +189,7 @@ class TorchAdam final : public TorchOptimizer {
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
     Optimizer::load_state_dict(state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      state_of<State>(p).step(step_[p].template item<int64_t>());
+      state_of<State>(p).step(step_counts_[p].template item<int64_t>());
     }
   }
 
@@ -204,26 +200,20 @@ class TorchAdam final : public TorchOptimizer {
                           const std::optional<Tensor>&,
                           const std::optional<Tensor>&);
 
-  NamedState named_state() const override {
-    return {{"exp_avg", exp_avg_.tensors},
-            {"exp_avg_sq", exp_avg_sq_.tensors},
-            {"max_exp_avg_sq", max_exp_avg_sq_.tensors},
-            {"step", step_}};
-  }
-
   void count_step(const std::vector<bool>& has_gradient) override {
     const torch::NoGradGuard no_grad;
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (!has_gradient[p]) continue;
       State& state = state_of<State>(p);
       state.step(state.step() + 1);
-      step_[p].fill_(state.step());
+      step_counts_[p].fill_(state.step());
     }
   }
 
   std::vector<Options> options_;  // by group
-  Slot exp_avg_, exp_avg_sq_, max_exp_avg_sq_;
-  std::vector<Tensor> step_;  // by parameter: scalars for the kernel
+  Slot& exp_avg_;
+  Slot& exp_avg_sq_;
+  Slot* max_exp_avg_sq_ = nullptr;  // null: no group had amsgrad so far
 };
 
 }  // namespace
@@ -258,6 +248,12 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
     group_of_.resize(
         group_of_.size() + optimizer.param_groups()[g].params().size(), g);
   }
+}
+
+Optimizer::Slot& TorchOptimizer::add_slot(std::string name) {
+  Slot& slot = Optimizer::add_slot(std::move(name), make_state_);
+  allocate_state();
+  return slot;
 }
 
 bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {

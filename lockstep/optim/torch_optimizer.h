@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <typeinfo>
 #include <vector>
 
@@ -37,12 +38,14 @@ class TorchOptimizer : public Optimizer {
   /// Copies the state of the torch optimizer to separate memory, so that its
   /// step() can be called on each rank. The next follow() takes it back.
   virtual void release_state() = 0;
+  void partition_state(const std::vector<Device>&) override {}
 
  protected:
   TorchOptimizer(torch::optim::Optimizer& optimizer,
                  const StateFactory& make_state);
 
-  Slot make_slot() { return Optimizer::make_slot(make_state_); }
+  /// Adds state that is allocated, because it goes into the torch optimizer.
+  Slot& add_slot(std::string name);
   /// Returns the slot's tensor for parameter `p`, with the values of `state`, a
   /// tensor of the torch optimizer's state. If it is undefined, the values are
   /// zeros.
@@ -53,9 +56,6 @@ class TorchOptimizer : public Optimizer {
   static torch::Tensor released(const Slot& slot, size_t p,
                                 const torch::Tensor& state);
   size_t group_of(size_t p) const { return group_of_[p]; }
-  size_t parameter_of(size_t block) const {
-    return static_cast<size_t>(blocks_[block].tensor);
-  }
   /// Returns the torch optimizer's state of parameter `p`. Creates it if it
   /// does not exist.
   template <typename State>

@@ -312,8 +312,11 @@ void Engine::follow_layout() {
   layout_ = layout_of(group_->parameters());
 }
 
-void Engine::begin_step(const optim::Optimizer* optimizer) {
-  if (world_.size() == 1) return;
+void Engine::begin_step(optim::Optimizer* optimizer) {
+  if (world_.size() == 1) {
+    if (optimizer) place_state(*optimizer);
+    return;
+  }
   follow_layout();
   exchange_->begin_step(optimizer != nullptr);
   if (!optimizer) {
@@ -481,6 +484,14 @@ Tensor Engine::make_state(const Tensor& parameter) {
 
 Tensor Engine::whole_state(const Tensor& state) {
   return exchange_ ? exchange_->whole_state(state) : state;
+}
+
+void Engine::place_state(optim::Optimizer& optimizer) const {
+  if (world_.size() > 1 || devices_.size() < 2 || devices_.front().is_cpu() ||
+      options_.replication() == Replication::kEveryForward) {
+    return;
+  }
+  optimizer.partition_state(devices_);
 }
 
 int64_t Engine::copy_bytes() const {

@@ -108,6 +108,9 @@ class Engine {
   void unshare_parameters();
   torch::Tensor make_state(const torch::Tensor& parameter);
   torch::Tensor whole_state(const torch::Tensor& state);
+  /// Divides the optimizer's state between the devices, if they are
+  /// accelerators with resident replicas. A step does it, too.
+  void place_state(optim::Optimizer& optimizer) const;
   int64_t copy_bytes() const;
 
   /// Returns the replicas. The first call makes them.
@@ -135,7 +138,7 @@ class Engine {
   ddp::Reducer& reducer();
   /// Starts a step. With `optimizer`, shares the parameters for the engine's
   /// update. Without one, gives each rank its own parameters.
-  void begin_step(const optim::Optimizer* optimizer);
+  void begin_step(optim::Optimizer* optimizer);
   /// Gives LibTorch's optimizers state of this rank's own, because the user may
   /// make the next step with them.
   void release_optimizers();

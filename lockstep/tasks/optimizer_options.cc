@@ -63,27 +63,14 @@ double factor(const OptimizerOptions& options,
          static_cast<double>(options.warmup_steps);
 }
 
-// Makes LibTorch's AdamW, which has groups of parameters.
-std::unique_ptr<torch::optim::Optimizer> adamw_in_groups(
-    const OptimizerOptions& options,
-    const std::vector<torch::Tensor>& parameters) {
-  std::vector<torch::Tensor> matrices;
-  std::vector<torch::Tensor> vectors;
-  for (const auto& parameter : parameters) {
-    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
-  }
-  const auto group = [&](std::vector<torch::Tensor> members, double decay) {
-    return torch::optim::OptimizerParamGroup(
-        std::move(members), std::make_unique<torch::optim::AdamWOptions>(
-                                torch::optim::AdamWOptions(options.lr)
-                                    .betas({kBeta1, options.beta2})
-                                    .weight_decay(decay)));
-  };
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.push_back(group(std::move(matrices), options.weight_decay));
-  if (!vectors.empty()) groups.push_back(group(std::move(vectors), 0));
-  return std::make_unique<torch::optim::AdamW>(
-      std::move(groups), torch::optim::AdamWOptions(options.lr));
+bool is_matrix(const torch::Tensor& parameter) { return parameter.dim() > 1; }
+
+/// Returns `parameters` with the matrices first, the order of the state in
+/// checkpoints.
+std::vector<torch::Tensor> matrices_first(
+    std::vector<torch::Tensor> parameters) {
+  std::stable_partition(parameters.begin(), parameters.end(), is_matrix);
+  return parameters;
 }
 
 }  // namespace
@@ -112,17 +99,18 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
   auto schedule = [options](const train::Position& position) {
     return factor(options, position);
   };
-  if (options.decays_matrices_alone) {
-    return train::make_run_optimizer(adamw_in_groups(options, parameters),
-                                     make_state, schedule);
-  }
   if (options.optimizer == OptimizerKind::kAdamW) {
+    auto adamw = optim::AdamWOptions(options.lr)
+                     .betas({kBeta1, options.beta2})
+                     .weight_decay(options.weight_decay)
+                     .make_state(make_state);
+    if (!options.decays_matrices_alone) {
+      return train::make_run_optimizer(optim::adamw(parameters, adamw),
+                                       schedule);
+    }
+    adamw.decays(is_matrix);
     return train::make_run_optimizer(
-        optim::adamw(parameters, optim::AdamWOptions(options.lr)
-                                     .betas({kBeta1, options.beta2})
-                                     .weight_decay(options.weight_decay)
-                                     .make_state(make_state)),
-        schedule);
+        optim::adamw(matrices_first(parameters), adamw), schedule);
   }
   return train::make_run_optimizer(
       optim::sgd(parameters, optim::SGDOptions(options.lr)

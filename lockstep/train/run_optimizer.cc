@@ -37,6 +37,9 @@ class LockstepOptimizer final : public RunOptimizer {
   }
   void step() override { optimizer_->step(); }
   void zero_grad() override { optimizer_->zero_grad(); }
+  void place_state(const Engine& engine) override {
+    engine.place_state(*optimizer_);
+  }
   const std::vector<Tensor>& parameters() const override {
     return optimizer_->parameters();
   }

@@ -38,6 +38,9 @@ class RunOptimizer {
   virtual void step() = 0;
   virtual void zero_grad() = 0;
 
+  /// Divides the state between the engine's devices, as the first step would.
+  /// Does nothing if the optimizer can't do that.
+  virtual void place_state(const Engine& /*engine*/) {}
   virtual const std::vector<torch::Tensor>& parameters() const = 0;
   virtual int64_t state_bytes() const = 0;
   /// Returns the state by name, "<what>.<parameter>". The names are the same at

@@ -31,11 +31,13 @@ class DataParallelFaults : public testing::Test {
 /// A net on some devices with its optimizer. The batch of a step depends only
 /// on the number of the step.
 struct Training {
-  explicit Training(const std::string& list) : devices(devices_of(list)) {
+  explicit Training(const std::string& list,
+                    const DataParallelOptions& options = wrap_options())
+      : devices(devices_of(list)) {
     torch::manual_seed(3);
     net = TokenNet();
     lockstep::to(*net, devices.front());
-    model = DataParallel(net, devices, wrap_options());
+    model = DataParallel(net, devices, options);
     sgd = optim::sgd(optim::unique(net->parameters()),
                      optim::SGDOptions(0.05).momentum(0.9));
   }
@@ -158,6 +160,40 @@ TEST_F(DataParallelFaults, AFailedKernelEndsTheStep) {
     forget_errors();
   }
   EXPECT_GT(failures, 4);
+}
+
+// The last kernels before the update copy gradients to the first device.
+TEST_F(DataParallelFaults, AStepDoesNotUpdateIfAKernelBeforeTheUpdateFails) {
+  // Returns the error if the n-th kernel fails.
+  const auto error_with = [](int64_t n) {
+    const Training tried("3xsim", wrap_options().on_phase([](StepPhase phase) {
+      if (phase == StepPhase::kUpdate) set_faults({});
+    }));
+    tried.step(0);
+    const std::string before = tried.digest();
+    const Batch batch = tried.batch(1);
+    Faults faults;
+    faults.failing_kernel = n;
+    set_faults(faults);
+    std::string error = error_of([&] {
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+    });
+    set_faults({});
+    forget_errors();
+    EXPECT_EQ(tried.digest() == before, !error.empty()) << n << ": " << error;
+    return error;
+  };
+  int64_t works = 1;  // fails at first
+  while (!error_with(works).empty()) works *= 2;
+  int64_t fails = works / 2;
+  while (works - fails > 1) {
+    const int64_t middle = (works + fails) / 2;
+    (error_with(middle).empty() ? works : fails) = middle;
+  }
+  ASSERT_GT(fails, 20);
+  for (int64_t n = fails; n > fails - 20; --n) {
+    EXPECT_NE(error_with(n), "") << n << " of " << fails;
+  }
 }
 
 TEST_F(DataParallelFaults, ASlowDeviceDoesNotChangeTheBits) {

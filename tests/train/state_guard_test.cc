@@ -90,10 +90,6 @@ class FlippingSgd : public optim::Optimizer {
         sgd_(optim::sgd(parameters, options)),
         is_due_(std::move(is_due)) {}
 
-  void update(int64_t block, const torch::Tensor& gradient) override {
-    if (block == 0 && is_due_(steps())) flip_a_bit(gradient);
-    sgd_->update(block, gradient);
-  }
   int64_t state_bytes() const override { return sgd_->state_bytes(); }
   OptimizerState state_dict() const override { return sgd_->state_dict(); }
   void load_state_dict(const OptimizerState& state) override {
@@ -103,6 +99,11 @@ class FlippingSgd : public optim::Optimizer {
  protected:
   void count_step(const std::vector<bool>& has_gradient) override {
     sgd_->begin_step(has_gradient);
+  }
+  void update_block(size_t block, const torch::Tensor& /*parameter*/,
+                    const torch::Tensor& gradient) override {
+    if (block == 0 && is_due_(steps())) flip_a_bit(gradient);
+    sgd_->update(static_cast<int64_t>(block), gradient);
   }
 
  private:

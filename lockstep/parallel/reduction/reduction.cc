@@ -57,7 +57,21 @@ void add_memory(void* out, const void* a, const void* b, int64_t count,
       });
 }
 
-/// Computes left += right for whole tensors, which may be on different GPUs.
+/// Computes sum += other for tensors with the same layout on accelerators.
+/// Copies `other` in pieces, so that the device of `sum` does not have to hold
+/// two gradients of a large parameter.
+void add_on_accelerator(const Tensor& sum, const Tensor& other) {
+  constexpr int64_t kPieces = 16;
+  const int64_t length =
+      std::max(optim::kBlockElements, (sum.numel() + kPieces - 1) / kPieces);
+  for (int64_t at = 0; at < sum.numel(); at += length) {
+    const int64_t count = std::min(length, sum.numel() - at);
+    optim::memory_view(sum, at, count)
+        .add_(to_device(optim::memory_view(other, at, count), place_of(sum)));
+  }
+}
+
+/// Computes left += right for whole tensors, which may be on different devices.
 void add_gradients(PartialSum& left, PartialSum& right) {
   torch::NoGradGuard no_grad;
   for (size_t p = 0; p < left.gradients.size(); ++p) {
@@ -67,9 +81,11 @@ void add_gradients(PartialSum& left, PartialSum& right) {
       continue;
     }
     const Tensor sum = left.gradients[p].tensor();
-    const Tensor other =
-        to_device(std::move(right.gradients[p]).release(), place_of(sum));
-    if (sum.is_cpu()) {
+    if (!sum.is_cpu()) {
+      add_on_accelerator(sum, std::move(right.gradients[p]).release());
+    } else {
+      const Tensor other =
+          to_device(std::move(right.gradients[p]).release(), place_of(sum));
       intra_op_for(sum.numel(), [&](int64_t begin, int64_t end) {
         const auto size = static_cast<int64_t>(sum.element_size());
         auto* out =
@@ -78,8 +94,6 @@ void add_gradients(PartialSum& left, PartialSum& right) {
                          begin * size;
         add_memory(out, out, in, end - begin, sum.scalar_type());
       });
-    } else {
-      sum.add_(other);
     }
   }
   left.last = right.last;

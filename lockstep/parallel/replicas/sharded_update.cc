@@ -65,17 +65,9 @@ Tensor part_of(const std::vector<Tensor>& gradients, const Block& block,
 
 }  // namespace
 
-void ShardedUpdate::for_each_block(
-    const char* name, const std::vector<Block>& blocks,
-    const std::vector<size_t>& positions,
-    const std::function<void(size_t, Tensor&)>& task) {
-  // The parameters of accelerators are on the first one. With kEveryForward,
-  // only the output device updates.
-  const size_t threads =
-      !group_.devices().front().is_cpu() ||
-              group_.options().replication() == Replication::kEveryForward
-          ? 1
-          : group_.workers().size();
+std::vector<std::vector<size_t>> ShardedUpdate::blocks_of_workers(
+    const std::vector<Block>& blocks, const std::vector<size_t>& positions,
+    const optim::Optimizer* optimizer) const {
   std::vector<size_t> own_blocks;
   if (exchange_) {
     own_blocks = exchange_->own_blocks(blocks, positions);
@@ -83,20 +75,55 @@ void ShardedUpdate::for_each_block(
     own_blocks.resize(blocks.size());
     std::iota(own_blocks.begin(), own_blocks.end(), 0);
   }
-  group_.for_each_worker([&](size_t k) {
-    if (k >= threads) return;
-    const TraceSpan span(name, TraceCategory::kCompute);
+  std::vector<std::vector<size_t>> of_workers(group_.workers().size());
+  if (!group_.devices().front().is_cpu()) {
+    for (const size_t b : own_blocks) {
+      of_workers[optimizer
+                     ? worker_on(optimizer->device_of(static_cast<int64_t>(b)))
+                     : 0]
+          .push_back(b);
+    }
+    return of_workers;
+  }
+  // With kEveryForward, only the output device updates.
+  const size_t threads =
+      group_.options().replication() == Replication::kEveryForward
+          ? 1
+          : of_workers.size();
+  for (size_t k = 0; k < threads; ++k) {
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
                          static_cast<int64_t>(own_blocks.size()));
+    of_workers[k].assign(own_blocks.begin() + range.first,
+                         own_blocks.begin() + range.last);
+  }
+  return of_workers;
+}
+
+size_t ShardedUpdate::worker_on(const torch::Device& device) const {
+  for (size_t k = 0; k < group_.devices().size(); ++k) {
+    if (torch_device(group_.devices()[k]) == device) return k;
+  }
+  return 0;
+}
+
+void ShardedUpdate::for_each_block(
+    const char* name, const std::vector<Block>& blocks,
+    const std::vector<size_t>& positions,
+    const std::function<void(size_t, Tensor&)>& task,
+    const optim::Optimizer* optimizer) {
+  const auto of_workers = blocks_of_workers(blocks, positions, optimizer);
+  group_.for_each_worker([&](size_t k) {
+    if (of_workers[k].empty()) return;
+    const TraceSpan span(name, TraceCategory::kCompute);
     const Device& device = group_.devices()[k];
-    intra_op_for(torch_device(device).type(), range.last - range.first,
+    intra_op_for(torch_device(device).type(),
+                 static_cast<int64_t>(of_workers[k].size()),
                  [&](int64_t begin, int64_t end) {
                    torch::NoGradGuard no_grad;
                    Tensor scratch = torch::empty({optim::kBlockElements});
-                   for (int64_t b = begin; b < end; ++b) {
-                     task(own_blocks[static_cast<size_t>(range.first + b)],
-                          scratch);
+                   for (int64_t i = begin; i < end; ++i) {
+                     task(of_workers[k][static_cast<size_t>(i)], scratch);
                    }
                  });
     accelerator::synchronize(device);
@@ -213,15 +240,18 @@ void ShardedUpdate::update(Reduction& reduction,
   optimizer.begin_step(has_gradient);
   const std::vector<Block>& blocks = optimizer.blocks();
   const char* name = reduction.has_merges() ? "sum+update" : "update";
-  for_each_block(name, blocks, positions, [&](size_t b, Tensor& scratch) {
-    Block block = blocks[b];
-    block.tensor =
-        static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
-    Tensor gradient = reduction.block(block, scratch);
-    if (!gradient.defined()) return;
-    if (factor != 1) gradient.mul_(factor);
-    optimizer.update(static_cast<int64_t>(b), gradient);
-  });
+  for_each_block(
+      name, blocks, positions,
+      [&](size_t b, Tensor& scratch) {
+        Block block = blocks[b];
+        block.tensor =
+            static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
+        Tensor gradient = reduction.block(block, scratch);
+        if (!gradient.defined()) return;
+        if (factor != 1) gradient.mul_(factor);
+        optimizer.update(static_cast<int64_t>(b), gradient);
+      },
+      &optimizer);
 }
 
 void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
@@ -254,12 +284,15 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
     has_gradient.push_back(gradients[p].defined());
   }
   optimizer.begin_step(has_gradient);
-  for_each_block("update", blocks, positions, [&](size_t b, Tensor&) {
-    Tensor gradient = part_of(gradients, blocks[b], positions);
-    if (!gradient.defined()) return;
-    if (scale != 1) gradient.mul_(scale);
-    optimizer.update(static_cast<int64_t>(b), gradient);
-  });
+  for_each_block(
+      "update", blocks, positions,
+      [&](size_t b, Tensor&) {
+        Tensor gradient = part_of(gradients, blocks[b], positions);
+        if (!gradient.defined()) return;
+        if (scale != 1) gradient.mul_(scale);
+        optimizer.update(static_cast<int64_t>(b), gradient);
+      },
+      &optimizer);
 }
 
 std::string ShardedUpdate::first_not_finite(

@@ -78,9 +78,19 @@ class ShardedUpdate {
   /// Runs `task(index, scratch)` for each of `blocks` that belongs to this
   /// rank, with all threads, each in a span called `name`. The tensor of a
   /// block is an index in `positions`, which has the index of the parameter.
+  /// Blocks of an `optimizer` on accelerators are run by the threads of the
+  /// devices that have its state, and other blocks there by the first one.
   void for_each_block(const char* name, const std::vector<optim::Block>& blocks,
                       const std::vector<size_t>& positions,
-                      const std::function<void(size_t, torch::Tensor&)>& task);
+                      const std::function<void(size_t, torch::Tensor&)>& task,
+                      const optim::Optimizer* optimizer = nullptr);
+  /// Returns the indices in `blocks` of those that each thread runs.
+  std::vector<std::vector<size_t>> blocks_of_workers(
+      const std::vector<optim::Block>& blocks,
+      const std::vector<size_t>& positions,
+      const optim::Optimizer* optimizer) const;
+  /// Returns the index of the thread of `device`, or 0 if no replica is there.
+  size_t worker_on(const torch::Device& device) const;
   /// Returns whether `grad`, of parameter `p`, shares memory with the .grad of
   /// another parameter.
   bool overlaps_another(size_t p, const torch::Tensor& grad) const;

@@ -190,9 +190,12 @@ DeviceMemory held_by_device(const TrainOptions& options,
   const bool is_host = options.devices().front().is_cpu();
   if (!has_ranks && is_host) return memory;
   if (!has_ranks) {
-    // The first of several accelerators holds the optimizer state.
+    // Resident replicas divide the optimizer's state (Engine::place_state()).
+    const bool divides = options.strategy() != Strategy::kDataParallelClassic;
     memory.parameters = probe.parameter_bytes();
-    memory.optimizer = probe.optimizer_bytes();
+    memory.optimizer =
+        ceil_of(probe.optimizer_bytes(),
+                divides ? static_cast<int64_t>(options.devices().size()) : 1);
     return memory;
   }
   if (shares_memory && is_host) {

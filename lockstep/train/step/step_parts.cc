@@ -244,6 +244,9 @@ StepParts make_step_parts(Task& task, const TrainOptions& options,
       [engine = parts.engine.get()](const torch::Tensor& of) {
         return engine->make_state(of);
       });
+  // Before a checkpoint is loaded, which would need room for all of the state
+  // on the first device.
+  parts.optimizer->place_state(*parts.engine);
   return parts;
 }
 
