@@ -161,15 +161,6 @@ void reset_peak_memory() {
   }
 }
 
-at::Generator current_generator() {
-  const auto type = available();
-  if (!type) return {};
-  const auto index = VirtualGuardImpl(*type).getDevice().index();
-  if (!hooks(*type).hasPrimaryContext(index)) return {};
-  at::globalContext().lazyInitDevice(*type);
-  return hooks(*type).getDefaultGenerator(index);
-}
-
 Fence::Fence(const Device& device) : device_(device), event_(device.type) {
   event_.record(current_stream(device_));
 }

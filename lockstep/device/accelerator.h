@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/Event.h>
@@ -60,10 +59,6 @@ void wait_for_all(const Device& device) noexcept;
 MemoryStats memory_stats(const Device& device);
 /// Resets the peaks of all accelerators that this process uses.
 void reset_peak_memory();
-
-/// Returns the default generator of the thread's current accelerator. It is
-/// undefined if the process has no accelerator, or has not used it.
-at::Generator current_generator();
 
 /// A point in the work of a stream that another stream can wait for.
 class Fence {

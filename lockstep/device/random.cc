@@ -4,12 +4,13 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
-
-#include "lockstep/device/accelerator.h"
 
 // A scope affects operators that are called without a generator through a
 // dispatch key that no tensor has and that a thread can switch on. For this
@@ -66,6 +67,20 @@ void fill_generator_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(keys & after, stack);
 }
 
+/// Returns the default generator of the thread's current accelerator. It is
+/// undefined if the process has no accelerator, or has not used it.
+at::Generator accelerator_generator() {
+  const auto type = at::getAccelerator();
+  if (!type || !c10::impl::hasDeviceGuardImpl(*type)) return {};
+  const c10::impl::VirtualGuardImpl guard(*type);
+  if (guard.deviceCount() == 0) return {};
+  const auto index = guard.getDevice().index();
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*type);
+  if (!hooks.hasPrimaryContext(index)) return {};
+  at::globalContext().lazyInitDevice(*type);
+  return hooks.getDefaultGenerator(index);
+}
+
 bool draws_random_numbers(const c10::OperatorName& name) {
   if (name.name.rfind("aten::", 0) != 0) return false;
   const auto op = c10::Dispatcher::singleton().findSchema(name);
@@ -107,7 +122,7 @@ RandomState RandomState::of_thread() {
     const std::lock_guard lock(generator.mutex());
     state.cpu_ = generator.clone();
   }
-  auto generator = accelerator::current_generator();
+  auto generator = accelerator_generator();
   if (!generator.defined()) return state;
   const std::lock_guard lock(generator.mutex());
   state.accelerator_ = generator.clone();
@@ -124,7 +139,7 @@ struct RandomScope::State {
   /// state is restored at the end. Does nothing if there is no such generator.
   template <class Change>
   void change_accelerator(const Change& change) {
-    auto current = accelerator::current_generator();
+    auto current = accelerator_generator();
     if (!current.defined()) return;
     const std::lock_guard lock(current.mutex());
     outer_state = current.get_state();
@@ -163,7 +178,7 @@ RandomScope::~RandomScope() {
   c10::impl::tls_set_dispatch_key_included(kScopeKey, state_->outer_key);
   scope_generator = state_->outer_generator;
   if (!state_->outer_state.defined()) return;
-  auto generator = accelerator::current_generator();
+  auto generator = accelerator_generator();
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state_->outer_state);
 }

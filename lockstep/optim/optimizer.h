@@ -59,15 +59,15 @@ class Optimizer {
   /// length. Different threads may update blocks at the same time.
   void update(int64_t block, const torch::Tensor& gradient);
 
-  /// Divides the state equally between `devices`, which are of the parameters'
-  /// type. update() then computes on device_of(block), and the parameters stay
+  /// Divides the state equally between `devices`, which have the type of the
+  /// parameters. update() then computes on device_of(block). Parameters stay
   /// where they are. State that exists is moved. state_dict() returns copies in
-  /// the memory of the host. Throws InvalidArgument for parameters on the CPU
+  /// the memory of the host. Throws InvalidArgument for parameters on the CPU,
   /// and for devices of another type.
   ///
-  /// train_step() of a DataParallel on accelerators calls this. Does nothing
-  /// for an optimizer of LibTorch, whose own step() needs the state beside the
-  /// parameters.
+  /// train_step() of a DataParallel on accelerators calls this. An optimizer of
+  /// LibTorch keeps its state on the parameters' device, because its own step()
+  /// needs it there.
   virtual void partition_state(const std::vector<Device>& devices);
   /// Returns the device on which update() computes the block.
   torch::Device device_of(int64_t block) const;
@@ -113,8 +113,8 @@ class Optimizer {
   torch::Tensor step_count_of(size_t block) const;
   /// Allocates the state that has no memory yet. begin_step() calls it.
   void allocate_state();
-  /// Updates `parameter` with `gradient`, both 1-d and the elements of block
-  /// `block` on device_of(block), where the state is, too.
+  /// Updates `parameter` with `gradient`. Both are 1-d, have the elements of
+  /// block `block`, and are on device_of(block), like its state.
   virtual void update_block(size_t block, const torch::Tensor& parameter,
                             const torch::Tensor& gradient) = 0;
   /// Returns entry `key` of `state`. Throws CheckpointError if it is missing or

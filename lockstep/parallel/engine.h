@@ -108,8 +108,8 @@ class Engine {
   void unshare_parameters();
   torch::Tensor make_state(const torch::Tensor& parameter);
   torch::Tensor whole_state(const torch::Tensor& state);
-  /// Divides the optimizer's state between the devices, if they are
-  /// accelerators with resident replicas. A step does it, too.
+  /// Divides the optimizer's state between the devices if they are accelerators
+  /// with resident replicas. Steps call it.
   void place_state(optim::Optimizer& optimizer) const;
   int64_t copy_bytes() const;
 

@@ -216,6 +216,8 @@ void DeviceTransport::abort(const std::string& /*reason*/) noexcept {
 
 void throw_backend_error(const c10::Error& error, const std::string& what,
                          ErrorCode code) {
+  // Memory that ran out is not an error of the collective.
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) throw;
   const std::string text = error.what_without_backtrace();
   const bool is_shared =
       text.find("Duplicate GPU detected") != std::string::npos;

@@ -60,8 +60,9 @@ class DeviceTransport : public Transport {
   std::atomic<bool> is_aborted_ = false;
 };
 
-/// Throws an error of a c10d backend as a CommError with `code`. `what` says
-/// what failed, such as "ALLREDUCE failed".
+/// Throws an error of a c10d backend as a CommError with `code`, except that an
+/// OutOfMemoryError is thrown again. Must be called where `error` is caught.
+/// `what` says what failed, such as "ALLREDUCE failed".
 [[noreturn]] void throw_backend_error(
     const c10::Error& error, const std::string& what,
     ErrorCode code = ErrorCode::kCollectiveFailed);

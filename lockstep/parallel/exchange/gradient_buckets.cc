@@ -368,6 +368,8 @@ void GradientBuckets::settle() noexcept {
 }
 
 void GradientBuckets::wait() {
+  // All have ended before the first error is thrown: they use this object.
+  settle();
   for (const auto& work : std::exchange(works_, {})) work->wait();
   for (Tensor& elements : in_place_) elements.reset();
   // On a GPU, only the stream waits.

@@ -143,7 +143,8 @@ class Commands(FolderTest):
 
 
 def commands_of(page):
-    """The commands of a practical that train on slices."""
+    """The commands of a practical that train on slices, and the place of the
+    devices in each."""
     text = (ROOT / "docs/practicals" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- run [^\n]*\n(lockstep train .*?)\n-->", text,
                         re.DOTALL)
@@ -153,23 +154,33 @@ def commands_of(page):
         steps = command.index("--max-steps") + 1
         # Some only run until the page has seen enough.
         command[steps] = str(min(int(command[steps]), 3))
-        if re.fullmatch(r"\d+xcpu", command[devices]):
+        if re.fullmatch(r"(\d+x)?cpu", command[devices]):
             yield command[1:], devices - 1
+
+
+def on_sim(command, devices):
+    """The same command on as many simulated devices."""
+    count = command[devices].removesuffix("cpu").removesuffix("x")
+    changed = list(command)
+    changed[devices] = f"{count}xsim" if count else "sim:0"
+    return changed
 
 
 class Practicals(FolderTest):
 
-    def check(self, page):
+    def check(self, page, at_least=2, instead=()):
+        """Runs the commands of a page on slices and on devices. `instead` has
+        options and values that replace those on the page."""
         commands = list(commands_of(page))
-        self.assertGreaterEqual(len(commands), 2)
+        self.assertGreaterEqual(len(commands), at_least)
         for command, devices in commands:
             with self.subTest(page=page, command=" ".join(command)):
-                count = command[devices].removesuffix("xcpu")
+                for option, value in instead:
+                    command[command.index(option) + 1] = value
                 more = ["--intra-op-threads", "1", "--channels-last", "off"]
                 expected = run(*command, *more, "--oversubscribe",
                                on_devices=False)
-                command[devices] = f"{count}xsim"
-                output = run(*command, *more, SIM_DEVICES="5")
+                output = run(*on_sim(command, devices), *more, SIM_DEVICES="5")
                 self.assertEqual(digest(output), digest(expected))
                 self.assertEqual(
                     sorted(self.shapes(output)),
@@ -178,6 +189,27 @@ class Practicals(FolderTest):
 
     def shapes(self, output):
         return re.findall("^(?:Inside|Rank).*", output, re.MULTILINE)
+
+    def test_single_device(self):
+        self.check("1-single-device.md", at_least=1)
+
+    def test_resnet34(self):
+        # The test has no copy of CIFAR-10.
+        self.check("4-resnet34-cifar10.md",
+                   instead=[("--data", "synthetic"), ("--batch-size", "4"),
+                            ("--max-steps", "2")])
+
+    def test_language_model(self):
+        """The page's point: accumulated batches and devices have the same
+        digest. Slices have others, because of Lockstep's kernels for the CPU."""
+        commands = list(commands_of("5-language-model.md"))
+        self.assertEqual(len(commands), 2)
+        digests = set()
+        for command, devices in commands:
+            file = command.index("--data-file") + 1
+            command[file] = str(ROOT / command[file])
+            digests.add(digest(run(*on_sim(command, devices))))
+        self.assertEqual(len(digests), 1)
 
     def test_data_parallel(self):
         self.check("2-data-parallel.md")
