@@ -161,6 +161,34 @@ void reset_peak_memory() {
   }
 }
 
+namespace {
+
+/// Makes `second` wait for the work that `first` has been given so far.
+void order(const c10::Stream& first, const c10::Stream& second) {
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(second);
+}
+
+}  // namespace
+
+SideStream::SideStream(const Device& device)
+    : previous_(current_stream(device)),
+      stream_(VirtualGuardImpl(device.type)
+                  .getStreamFromGlobalPool(torch_device(device))) {
+  order(previous_, stream_);
+  VirtualGuardImpl(device.type).exchangeStream(stream_);
+}
+
+SideStream::~SideStream() {
+  VirtualGuardImpl(previous_.device_type()).exchangeStream(previous_);
+  try {
+    order(stream_, previous_);
+  } catch (const std::exception&) {
+    // The device has failed, and every later call says so.
+  }
+}
+
 Fence::Fence(const Device& device) : device_(device), event_(device.type) {
   event_.record(current_stream(device_));
 }

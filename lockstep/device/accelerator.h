@@ -60,6 +60,21 @@ MemoryStats memory_stats(const Device& device);
 /// Resets the peaks of all accelerators that this process uses.
 void reset_peak_memory();
 
+/// Makes another stream of `device` current for this thread while it exists.
+/// The stream waits for the work that the previous one was given before, and
+/// afterwards, the previous one waits for the stream.
+class SideStream {
+ public:
+  explicit SideStream(const Device& device);
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+ private:
+  c10::Stream previous_;
+  c10::Stream stream_;
+};
+
 /// A point in the work of a stream that another stream can wait for.
 class Fence {
  public:

@@ -28,8 +28,8 @@ class AdamW final : public Optimizer {
                     const Tensor& gradient) override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [beta1, beta2] = options_.betas();
-    at::_fused_adamw_(parameter, gradient, exp_avg_.views[block],
-                      exp_avg_sq_.views[block], /*max_exp_avg_sqs=*/{},
+    at::_fused_adamw_(parameter, gradient, exp_avg_.view(block),
+                      exp_avg_sq_.view(block), /*max_exp_avg_sqs=*/{},
                       step_count_of(block), lr(), beta1, beta2,
                       weight_decays_[parameter_of(block)], options_.eps(),
                       /*amsgrad=*/false, /*maximize=*/false);

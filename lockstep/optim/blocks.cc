@@ -3,17 +3,18 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/round_up.h"
 
 namespace lockstep::optim {
 
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
-  // Accelerators have no such cache, and fewer blocks save launches. There are
-  // enough of them to divide the work equally between devices.
+  // Accelerators have no such cache, and fewer blocks save launches. 64 are
+  // enough to divide the work equally between devices.
   constexpr int64_t kMostBlocks = 64;
   int64_t elements = 0;
   for (const torch::Tensor& tensor : tensors) elements += tensor.numel();
   const int64_t on_accelerator =
-      std::max(kBlockElements, (elements + kMostBlocks - 1) / kMostBlocks);
+      round_up((elements + kMostBlocks - 1) / kMostBlocks, kBlockElements);
   std::vector<Block> blocks;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t count = tensors[i].numel();

@@ -10,7 +10,6 @@
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
-#include "lockstep/device/tensor_device.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep::optim {
@@ -18,7 +17,7 @@ namespace lockstep::optim {
 using torch::Tensor;
 
 Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
-    : parameters_(std::move(parameters)), lr_(lr) {
+    : parameters_(std::move(parameters)), lr_(lr), placement_({}) {
   if (parameters_.empty()) {
     throw InvalidArgument(
         "optim",
@@ -38,7 +37,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr)
     }
   }
   check_no_duplicates();
-  blocks_ = cut_into_blocks(parameters_);
+  placement_ = Placement(parameters_);
   for (const Tensor& parameter : parameters_) {
     layouts_.push_back(layout_of(parameter));
   }
@@ -65,11 +64,6 @@ void Optimizer::check_no_duplicates() const {
 
 namespace {
 
-Tensor moved_to(const Tensor& view, const torch::Device& device) {
-  return view.to(device, view.scalar_type(), /*non_blocking=*/false,
-                 /*copy=*/true);
-}
-
 std::string names_of(const std::vector<Device>& devices) {
   if (devices.empty()) return "none";
   std::string names;
@@ -92,79 +86,53 @@ std::vector<Tensor> unique(const std::vector<Tensor>& parameters) {
   return once;
 }
 
-Tensor Optimizer::view_of(const Tensor& tensor, const Block& block) const {
-  return memory_view(tensor, block.offset, block.length);
-}
-
-Optimizer::Slot& Optimizer::add_slot(std::string name, StateFactory make) {
-  Slot& slot = slots_.emplace_back(Slot{.name = std::move(name),
-                                        .make = std::move(make),
-                                        .tensors = {},
-                                        .views = {}});
-  slot.tensors.resize(parameters_.size());
+Slot& Optimizer::add_slot(std::string name, StateFactory make) {
+  Slot& slot = slots_.emplace_back(std::move(name), std::move(make));
   if (parameters_.front().is_cpu()) {
     // Ranks that share memory agree on it when the optimizer is made.
-    allocate(slot);
+    slot.allocate(parameters_, placement_);
+    note_sharing(slot);
   } else {
     has_own_state_ = true;
   }
   return slot;
 }
 
-void Optimizer::allocate_state() {
-  for (Slot& slot : slots_) {
-    if (slot.views.empty()) allocate(slot);
-  }
-}
-
-void Optimizer::for_each_parameter(
-    const std::function<void(size_t, size_t, size_t)>& visit) const {
-  size_t first = 0;
+void Optimizer::note_sharing(const Slot& slot) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    size_t last = first;
-    while (last < blocks_.size() && parameter_of(last) == p) {
-      ++last;
-    }
-    visit(p, first, last);
-    first = last;
-  }
-}
-
-void Optimizer::allocate(Slot& slot) {
-  slot.views.resize(blocks_.size());
-  for_each_parameter([&](size_t p, size_t first, size_t last) {
-    Tensor& tensor = slot.tensors[p];
-    tensor = slot.make ? slot.make(parameters_[p])
-                       : torch::zeros_like(parameters_[p].detach());
-    const bool is_shared = is_shared_tensor(tensor);
+    const bool is_shared = is_shared_tensor(slot.tensor(p));
     has_shared_state_ = has_shared_state_ || is_shared;
     has_own_state_ = has_own_state_ || !is_shared;
-    for (size_t b = first; b < last; ++b) {
-      slot.views[b] = view_of(tensor, blocks_[b]);
-    }
-    // At once, so that one device never holds the whole state.
-    partition(slot, p, first, last);
-  });
+  }
 }
 
-void Optimizer::partition(Slot& slot, size_t p, size_t first,
-                          size_t last) const {
-  const auto is_home = [&](size_t b) {
-    return device_of(static_cast<int64_t>(b)) == parameters_[p].device();
-  };
-  bool stays = slot.tensors[p].defined();
-  for (size_t b = first; b < last; ++b) stays = stays && is_home(b);
-  if (stays) return;
+void Optimizer::allocate_state() {
+  for (Slot& slot : slots_) slot.allocate(parameters_, placement_);
+  if (is_partitioned() && scratch_.empty()) allocate_copies();
+}
+
+void Optimizer::allocate_copies() {
   const torch::NoGradGuard no_grad;
-  for (size_t b = first; b < last; ++b) {
-    const Tensor& view = slot.views[b];
-    const torch::Device device = device_of(static_cast<int64_t>(b));
-    // A block that stays needs memory of its own, too: the tensor is freed.
-    slot.views[b] = view.device() == device && !slot.tensors[p].defined()
-                        ? view
-                        : moved_to(view, device);
+  int64_t bytes = 0;
+  for (const Block& block : blocks()) {
+    const Tensor& parameter = parameters_[static_cast<size_t>(block.tensor)];
+    bytes = std::max(
+        bytes, block.length * static_cast<int64_t>(parameter.element_size()));
   }
-  slot.tensors[p].reset();
+  std::vector<Tensor> step_copies;
+  for (size_t b = 0; b < blocks().size() && !step_counts_.empty(); ++b) {
+    step_copies.push_back(torch::empty(
+        {}, torch::dtype(torch::kFloat).device(placement_.device_of(b))));
+  }
+  std::vector<Scratch> scratch;
+  for (const Device& device : placement_.devices()) {
+    const auto options =
+        torch::dtype(torch::kByte).device(torch_device(device));
+    scratch.push_back({.parameter = torch::empty({bytes}, options),
+                       .gradient = torch::empty({bytes}, options)});
+  }
+  step_copies_ = std::move(step_copies);
+  scratch_ = std::move(scratch);
 }
 
 void Optimizer::check_partition(const std::vector<Device>& devices) const {
@@ -187,44 +155,33 @@ void Optimizer::check_partition(const std::vector<Device>& devices) const {
 
 void Optimizer::partition_state(const std::vector<Device>& devices) {
   check_partition(devices);
-  if (slots_.empty() || devices == devices_) return;
-  int64_t elements = 0;
-  for (const Block& block : blocks_) elements += block.length;
-  const auto count = static_cast<int64_t>(devices.size());
-  devices_ = devices;
-  owners_.clear();
-  int64_t before = 0;
-  for (const Block& block : blocks_) {
-    const int64_t middle = before + block.length / 2;
-    owners_.push_back(static_cast<size_t>(middle * count / elements));
-    before += block.length;
-  }
-  for (Slot& slot : slots_) {
-    if (slot.views.empty()) continue;
-    for_each_parameter([&](size_t p, size_t first, size_t last) {
-      partition(slot, p, first, last);
-    });
-  }
-}
-
-torch::Device Optimizer::device_of(int64_t block) const {
-  const auto at = static_cast<size_t>(block);
-  return owners_.empty() ? parameters_[parameter_of(at)].device()
-                         : torch_device(devices_[owners_[at]]);
+  if (slots_.empty() || devices == placement_.devices()) return;
+  Placement placement = placement_.divided(devices);
+  std::vector<Slot> moved;
+  for (const Slot& slot : slots_) moved.push_back(slot.moved_to(placement));
+  std::move(moved.begin(), moved.end(), slots_.begin());
+  placement_ = std::move(placement);
+  scratch_.clear();
 }
 
 void Optimizer::update(int64_t block, const Tensor& gradient) {
   const auto at = static_cast<size_t>(block);
   Tensor& parameter = parameter_views_[at];
-  if (owners_.empty()) return update_block(at, parameter, gradient);
-  const Device& owner = devices_[owners_[at]];
-  const Tensor moved = to_device(gradient, owner);
-  if (parameter.device() == moved.device()) {
-    return update_block(at, parameter, moved);
+  if (parameter.device() == placement_.device_of(at)) {
+    return update_block(at, parameter, gradient);
   }
-  const Tensor copy = to_device(parameter, owner);
-  update_block(at, copy, moved);
-  copy_over({owner, place_of(parameter)}, parameter, copy);
+  const size_t owner = placement_.owner_of(at);
+  const Device home = place_of(parameter);
+  const Device& device = placement_.devices()[owner];
+  const auto copy_of = [&](const Tensor& tensor, const Tensor& memory) {
+    Tensor copy = memory.narrow(0, 0, static_cast<int64_t>(tensor.nbytes()))
+                      .view(tensor.scalar_type());
+    copy_over({home, device}, copy, tensor);
+    return copy;
+  };
+  const Tensor copy = copy_of(parameter, scratch_[owner].parameter);
+  update_block(at, copy, copy_of(gradient, scratch_[owner].gradient));
+  copy_over({device, home}, parameter, copy);
 }
 
 void Optimizer::add_step_counts() {
@@ -234,52 +191,37 @@ void Optimizer::add_step_counts() {
   }
 }
 
-Tensor Optimizer::step_count_of(size_t block) const {
+Tensor Optimizer::step_count_of(size_t block) {
   const Tensor& count = step_counts_[parameter_of(block)];
-  return owners_.empty() ? count : to_device(count, devices_[owners_[block]]);
-}
-
-at::ScalarType Optimizer::type_of(const Slot& slot, size_t p) const {
-  const Tensor& tensor = slot.tensors[p];
-  if (tensor.defined()) return tensor.scalar_type();
-  for (size_t b = 0; b < slot.views.size(); ++b) {
-    if (parameter_of(b) == p) {
-      return slot.views[b].scalar_type();
-    }
-  }
-  return parameters_[p].scalar_type();
+  if (count.device() == placement_.device_of(block)) return count;
+  const Device& device = placement_.devices()[placement_.owner_of(block)];
+  copy_over({place_of(count), device}, step_copies_[block], count);
+  return step_copies_[block];
 }
 
 int64_t Optimizer::state_bytes() const {
   int64_t bytes = bytes_of(step_counts_);
   for (const Slot& slot : slots_) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      bytes += parameters_[p].numel() *
-               static_cast<int64_t>(c10::elementSize(type_of(slot, p)));
+      const at::ScalarType type =
+          slot.is_allocated() ? slot.type_of(p) : parameters_[p].scalar_type();
+      bytes +=
+          parameters_[p].numel() * static_cast<int64_t>(c10::elementSize(type));
     }
   }
   return bytes;
 }
 
 Tensor Optimizer::whole_state(const Slot& slot, size_t p) const {
-  if (slot.tensors[p].defined()) return slot.tensors[p];
-  const torch::NoGradGuard no_grad;
-  Tensor whole =
-      torch::zeros_like(parameters_[p].detach(),
-                        torch::dtype(type_of(slot, p)).device(torch::kCPU));
-  for (size_t b = 0; b < slot.views.size(); ++b) {
-    if (parameter_of(b) == p) {
-      view_of(whole, blocks_[b]).copy_(slot.views[b]);
-    }
-  }
-  return whole;
+  if (slot.is_allocated()) return slot.whole(p, parameters_[p], placement_);
+  return torch::zeros_like(parameters_[p].detach(), torch::device(torch::kCPU));
 }
 
 std::map<std::string, Tensor> Optimizer::state_dict() const {
   std::map<std::string, Tensor> state;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     for (const Slot& slot : slots_) {
-      state[fmt::format("{}.{}", slot.name, p)] = whole_state(slot, p);
+      state[fmt::format("{}.{}", slot.name(), p)] = whole_state(slot, p);
     }
     if (!step_counts_.empty()) {
       state[fmt::format("step.{}", p)] = step_counts_[p];
@@ -289,36 +231,26 @@ std::map<std::string, Tensor> Optimizer::state_dict() const {
 }
 
 void Optimizer::load_state_dict(const std::map<std::string, Tensor>& state) {
+  allocate_state();
   // Nothing is changed unless all of it fits.
   for (size_t p = 0; p < parameters_.size(); ++p) {
     for (const Slot& slot : slots_) {
-      checked_entry(state, fmt::format("{}.{}", slot.name, p),
-                    parameters_[p].sizes(), type_of(slot, p));
+      checked_entry(state, fmt::format("{}.{}", slot.name(), p),
+                    parameters_[p].sizes(), slot.type_of(p));
     }
     if (!step_counts_.empty()) {
       checked_entry(state, fmt::format("step.{}", p), {}, torch::kFloat);
     }
   }
   torch::NoGradGuard no_grad;
-  allocate_state();
-  for (const Slot& slot : slots_) {
-    for_each_parameter([&](size_t p, size_t first, size_t last) {
-      const Tensor& saved = state.at(fmt::format("{}.{}", slot.name, p));
-      if (slot.tensors[p].defined()) {
-        slot.tensors[p].copy_(saved);
-        return;
-      }
-      const Tensor on_host =
-          torch::empty_like(parameters_[p].detach(),
-                            torch::dtype(type_of(slot, p)).device(torch::kCPU));
-      on_host.copy_(saved);
-      for (size_t b = first; b < last; ++b) {
-        slot.views[b].copy_(view_of(on_host, blocks_[b]));
-      }
-    });
-  }
-  for (size_t p = 0; p < step_counts_.size(); ++p) {
-    step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    for (Slot& slot : slots_) {
+      slot.load(p, state.at(fmt::format("{}.{}", slot.name(), p)),
+                parameters_[p], placement_);
+    }
+    if (!step_counts_.empty()) {
+      step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));
+    }
   }
 }
 
@@ -352,9 +284,10 @@ void Optimizer::refresh_views() {
     data_.push_back(parameter.const_data_ptr());
   }
   parameter_views_.clear();
-  for (const Block& block : blocks_) {
+  for (const Block& block : blocks()) {
     parameter_views_.push_back(
-        view_of(parameters_[static_cast<size_t>(block.tensor)], block));
+        memory_view(parameters_[static_cast<size_t>(block.tensor)],
+                    block.offset, block.length));
   }
 }
 
@@ -441,7 +374,7 @@ void Optimizer::step() {
     }
   }
   begin_step(has_gradient);
-  const auto count = static_cast<int64_t>(blocks_.size());
+  const auto count = static_cast<int64_t>(blocks().size());
   const auto on_gpu =
       std::find_if(parameters_.begin(), parameters_.end(),
                    [](const Tensor& parameter) { return !parameter.is_cpu(); });
@@ -450,7 +383,7 @@ void Optimizer::step() {
   intra_op_for(device, count, [&](int64_t begin, int64_t end) {
     torch::NoGradGuard no_grad;
     for (int64_t b = begin; b < end; ++b) {
-      const Block& block = blocks_[static_cast<size_t>(b)];
+      const Block& block = blocks()[static_cast<size_t>(b)];
       const Tensor& gradient = gradients[static_cast<size_t>(block.tensor)];
       if (!gradient.defined()) continue;
       update(b, memory_view(gradient, block.offset, block.length));

@@ -15,11 +15,10 @@
 
 #include "lockstep/device/device.h"
 #include "lockstep/optim/block.h"
+#include "lockstep/optim/placement.h"
+#include "lockstep/optim/slot.h"
 
 namespace lockstep::optim {
-
-/// A function that makes zeros for the state of a parameter, with its layout.
-using StateFactory = std::function<torch::Tensor(const torch::Tensor&)>;
 
 /// An optimizer with an update that is cut into blocks. Several threads can
 /// each do a part of it while the reduced gradient is still in their cache, and
@@ -49,28 +48,35 @@ class Optimizer {
   void zero_grad();
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
-  const std::vector<Block>& blocks() const { return blocks_; }
+  const std::vector<Block>& blocks() const { return placement_.blocks(); }
   /// Counts a step. Must be called before update(). Increments the version of
   /// the parameters that have a gradient, so backward through an earlier graph
   /// fails. Throws InvalidArgument if the device, type or layout of a parameter
   /// has changed.
   void begin_step(const std::vector<bool>& has_gradient);
-  /// Updates block `block` with `gradient`, which is 1-d and has the block's
-  /// length. Different threads may update blocks at the same time.
+  /// Updates block `block` with `gradient`, which is 1-d, has the block's
+  /// length and is on the parameter's device. Different threads may update
+  /// blocks at the same time.
   void update(int64_t block, const torch::Tensor& gradient);
 
-  /// Divides the state equally between `devices`, which have the type of the
-  /// parameters. update() then computes on device_of(block). Parameters stay
-  /// where they are. State that exists is moved. state_dict() returns copies in
-  /// the memory of the host. Throws InvalidArgument for parameters on the CPU,
-  /// and for devices of another type.
+  /// Divides the state equally between `devices`, which must be of the
+  /// parameters' type. update() then computes on device_of(block). Parameters
+  /// stay where they are. State that exists is moved. state_dict() returns
+  /// copies in the memory of the host. Throws InvalidArgument for parameters on
+  /// the CPU, and for devices of another type.
   ///
   /// train_step() of a DataParallel on accelerators calls this. An optimizer of
   /// LibTorch keeps its state on the parameters' device, because its own step()
   /// needs it there.
   virtual void partition_state(const std::vector<Device>& devices);
-  /// Returns the device on which update() computes the block.
-  torch::Device device_of(int64_t block) const;
+  /// Returns whether partition_state() has divided the state.
+  bool is_partitioned() const { return placement_.is_divided(); }
+  /// Returns the device on which update() computes the block. Blocks of
+  /// different devices may be updated at the same time, and those of one device
+  /// only by one thread if the state is divided.
+  torch::Device device_of(int64_t block) const {
+    return placement_.device_of(static_cast<size_t>(block));
+  }
 
   /// Returns whether some of the state is in memory that ranks don't share.
   bool has_own_state() const { return has_own_state_; }
@@ -89,29 +95,20 @@ class Optimizer {
  protected:
   Optimizer(std::vector<torch::Tensor> parameters, double lr);
 
-  /// One kind of state, such as momentum.
-  struct Slot {
-    std::string name;
-    StateFactory make;
-    /// By parameter. Undefined before the state is allocated, and where its
-    /// blocks have memory of their own (partition_state()).
-    std::vector<torch::Tensor> tensors;
-    /// By block: its elements as a 1-d tensor on device_of(block). Empty before
-    /// the state is allocated.
-    std::vector<torch::Tensor> views;
-  };
-  /// Adds state of zeros for each parameter, which state_dict() names
-  /// "<name>.<i>". The result is valid as long as the optimizer.
+  /// Adds a slot of zeros, whose tensors state_dict() names "<name>.<i>". The
+  /// result is valid as long as the optimizer. All state of a block must be in
+  /// slots, because partition_state() moves nothing else. On an accelerator,
+  /// `make` is called in the first step, and must return the parameter's type.
   Slot& add_slot(std::string name, StateFactory make);
   /// Returns the index of the block's parameter.
   size_t parameter_of(size_t block) const {
-    return static_cast<size_t>(blocks_[block].tensor);
+    return placement_.parameter_of(block);
   }
   /// Adds a step count of 0 for each parameter, as Adam's kernels take it.
   void add_step_counts();
   /// Returns the step count of the block's parameter, on device_of(block).
-  torch::Tensor step_count_of(size_t block) const;
-  /// Allocates the state that has no memory yet. begin_step() calls it.
+  torch::Tensor step_count_of(size_t block);
+  /// Allocates the state and what update() needs. begin_step() calls it.
   void allocate_state();
   /// Updates `parameter` with `gradient`. Both are 1-d, have the elements of
   /// block `block`, and are on device_of(block), like its state.
@@ -125,7 +122,6 @@ class Optimizer {
   virtual void count_step(const std::vector<bool>&) {}
 
   std::vector<torch::Tensor> parameters_;
-  std::vector<Block> blocks_;
   std::vector<torch::Tensor> step_counts_;  // by parameter, or empty
   double lr_;
   int64_t steps_ = 0;
@@ -135,19 +131,11 @@ class Optimizer {
   void refresh_views();
   void check_layout(size_t p) const;
   void check_not_shared() const;
-  torch::Tensor view_of(const torch::Tensor& tensor, const Block& block) const;
   void check_partition(const std::vector<Device>& devices) const;
-  void allocate(Slot& slot);
-  /// Moves the blocks of parameter `p`, which are `first` to `last`, to their
-  /// devices if these are several.
-  void partition(Slot& slot, size_t p, size_t first, size_t last) const;
-  /// Calls `visit(p, first, last)` for each parameter and its blocks.
-  void for_each_parameter(
-      const std::function<void(size_t, size_t, size_t)>& visit) const;
-  at::ScalarType type_of(const Slot& slot, size_t p) const;
-  /// Returns the state of parameter `p`, or a copy in the memory of the host if
-  /// it is partitioned or not allocated.
+  void note_sharing(const Slot& slot);
   torch::Tensor whole_state(const Slot& slot, size_t p) const;
+  /// Makes scratch_ and step_copies_.
+  void allocate_copies();
 
   struct Layout {
     torch::TensorOptions options;
@@ -156,9 +144,17 @@ class Optimizer {
   };
   static Layout layout_of(const torch::Tensor& tensor);
 
+  /// Memory for copies of a block on a device that has a part of the state. An
+  /// update that runs out of memory would leave some blocks behind.
+  struct Scratch {
+    torch::Tensor parameter;
+    torch::Tensor gradient;
+  };
+
+  Placement placement_;
   std::deque<Slot> slots_;
-  std::vector<Device> devices_;  // that have the state; empty: one device
-  std::vector<size_t> owners_;   // by block: its index in devices_
+  std::vector<Scratch> scratch_;                // by device of placement_
+  std::vector<torch::Tensor> step_copies_;      // by block, if it is divided
   std::vector<torch::Tensor> parameter_views_;  // by block
   std::vector<const void*> data_;  // memory of the parameters in the views
   std::vector<Layout> layouts_;    // of the parameters and of their state

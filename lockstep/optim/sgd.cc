@@ -39,7 +39,7 @@ class SGD final : public Optimizer {
   void update_block(size_t block, const Tensor& parameter,
                     const Tensor& gradient) override {
     sgd_update(parameter, gradient,
-               momentum_ != nullptr ? momentum_->views[block] : Tensor(),
+               momentum_ != nullptr ? momentum_->view(block) : Tensor(),
                {.lr = lr(),
                 .momentum = options_.momentum(),
                 .weight_decay = options_.weight_decay(),

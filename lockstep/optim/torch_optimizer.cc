@@ -74,7 +74,7 @@ class TorchSgd final : public TorchOptimizer {
     SgdStep step = steps_of_group_[group_of(p)];
     step.is_first = is_first_[p];
     sgd_update(parameter, gradient,
-               step.momentum != 0 ? momentum_->views[block] : Tensor(), step);
+               step.momentum != 0 ? momentum_->view(block) : Tensor(), step);
   }
 
   std::map<std::string, Tensor> state_dict() const override {
@@ -90,8 +90,7 @@ class TorchSgd final : public TorchOptimizer {
     Optimizer::load_state_dict(state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const bool has = has_buffer[static_cast<int64_t>(p)].item<bool>();
-      state_of<State>(p).momentum_buffer(has ? momentum_->tensors[p]
-                                             : Tensor());
+      state_of<State>(p).momentum_buffer(has ? momentum_->tensor(p) : Tensor());
     }
   }
 
@@ -120,7 +119,7 @@ class TorchSgd final : public TorchOptimizer {
       State& state = state_of<State>(p);
       if (state.momentum_buffer().defined()) continue;
       is_first_[p] = true;
-      state.momentum_buffer(momentum_->tensors[p]);
+      state.momentum_buffer(momentum_->tensor(p));
     }
   }
 
@@ -176,11 +175,11 @@ class TorchAdam final : public TorchOptimizer {
     const Options& options = options_[group_of(parameter_of(block))];
     const auto [beta1, beta2] = options.betas();
     const at::TensorList maxima =
-        options.amsgrad() ? at::TensorList(max_exp_avg_sq_->views[block])
+        options.amsgrad() ? at::TensorList(max_exp_avg_sq_->view(block))
                           : at::TensorList();
     const auto kernel = kIsDecoupled ? static_cast<Kernel>(&at::_fused_adamw_)
                                      : static_cast<Kernel>(&at::_fused_adam_);
-    kernel(parameter, gradient, exp_avg_.views[block], exp_avg_sq_.views[block],
+    kernel(parameter, gradient, exp_avg_.view(block), exp_avg_sq_.view(block),
            maxima, step_count_of(block), options.lr(), beta1, beta2,
            options.weight_decay(), options.eps(), options.amsgrad(),
            /*maximize=*/false, {}, {});
@@ -250,7 +249,7 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
   }
 }
 
-Optimizer::Slot& TorchOptimizer::add_slot(std::string name) {
+Slot& TorchOptimizer::add_slot(std::string name) {
   Slot& slot = Optimizer::add_slot(std::move(name), make_state_);
   allocate_state();
   return slot;
@@ -271,7 +270,7 @@ bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
 }
 
 Tensor TorchOptimizer::taken(const Slot& slot, size_t p, const Tensor& state) {
-  const Tensor& tensor = slot.tensors[p];
+  Tensor tensor = slot.tensor(p);
   if (state.is_same(tensor)) return tensor;
   const torch::NoGradGuard no_grad;
   return state.defined() ? tensor.copy_(state) : tensor.zero_();
@@ -279,7 +278,7 @@ Tensor TorchOptimizer::taken(const Slot& slot, size_t p, const Tensor& state) {
 
 Tensor TorchOptimizer::released(const Slot& slot, size_t p,
                                 const Tensor& state) {
-  if (!state.defined() || !state.is_same(slot.tensors[p])) return state;
+  if (!state.defined() || !state.is_same(slot.tensor(p))) return state;
   return state.clone();
 }
 

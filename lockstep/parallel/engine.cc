@@ -313,10 +313,8 @@ void Engine::follow_layout() {
 }
 
 void Engine::begin_step(optim::Optimizer* optimizer) {
-  if (world_.size() == 1) {
-    if (optimizer) place_state(*optimizer);
-    return;
-  }
+  if (optimizer) place_state(*optimizer);
+  if (world_.size() == 1) return;
   follow_layout();
   exchange_->begin_step(optimizer != nullptr);
   if (!optimizer) {
@@ -487,11 +485,17 @@ Tensor Engine::whole_state(const Tensor& state) {
 }
 
 void Engine::place_state(optim::Optimizer& optimizer) const {
-  if (world_.size() > 1 || devices_.size() < 2 || devices_.front().is_cpu() ||
-      options_.replication() == Replication::kEveryForward) {
-    return;
+  const Device& first = devices_.front();
+  const Tensor& parameter = optimizer.parameters().front();
+  if (first.is_cpu() || parameter.device().type() != first.type) return;
+  const bool divides = world_.size() == 1 && devices_.size() > 1 &&
+                       options_.replication() == Replication::kResident;
+  if (divides) {
+    optimizer.partition_state(devices_);
+  } else if (optimizer.is_partitioned()) {
+    // By another wrapper.
+    optimizer.partition_state({first});
   }
-  optimizer.partition_state(devices_);
 }
 
 int64_t Engine::copy_bytes() const {

@@ -109,7 +109,8 @@ class Engine {
   torch::Tensor make_state(const torch::Tensor& parameter);
   torch::Tensor whole_state(const torch::Tensor& state);
   /// Divides the optimizer's state between the devices if they are accelerators
-  /// with resident replicas. Steps call it.
+  /// with resident replicas. Otherwise, moves divided state to the first
+  /// device. Steps call it.
   void place_state(optim::Optimizer& optimizer) const;
   int64_t copy_bytes() const;
 

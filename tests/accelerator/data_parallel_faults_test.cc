@@ -38,8 +38,8 @@ struct Training {
     net = TokenNet();
     lockstep::to(*net, devices.front());
     model = DataParallel(net, devices, options);
-    sgd = optim::sgd(optim::unique(net->parameters()),
-                     optim::SGDOptions(0.05).momentum(0.9));
+    optimizer = optim::adamw(optim::unique(net->parameters()),
+                             optim::AdamWOptions(0.05));
   }
 
   Batch batch(int64_t step) const {
@@ -49,7 +49,7 @@ struct Training {
   void step(int64_t step) const {
     const Batch now = batch(step);
     model->set_step(step);
-    model->train_step(now.x, now.y, &class_loss, *sgd);
+    model->train_step(now.x, now.y, &class_loss, *optimizer);
   }
   /// Makes a step of a loop without train_step(), up to its update.
   void backward(int64_t step) const {
@@ -62,7 +62,7 @@ struct Training {
   std::vector<Device> devices;
   TokenNet net{nullptr};
   DataParallel<TokenNetImpl> model{nullptr};
-  std::unique_ptr<optim::Optimizer> sgd;
+  std::unique_ptr<optim::Optimizer> optimizer;
 };
 
 /// Returns the text of the error that `run` throws, or "".
@@ -94,7 +94,7 @@ TEST_F(DataParallelFaults, AStepWithoutMemoryChangesNothingAndCanBeRepeated) {
     faults.failing_allocation = n;
     set_faults(faults);
     const std::string error = error_of([&] {
-      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
     });
     set_faults({});
     if (error.empty()) break;
@@ -106,6 +106,41 @@ TEST_F(DataParallelFaults, AStepWithoutMemoryChangesNothingAndCanBeRepeated) {
   EXPECT_EQ(tried.digest(), plain.digest());
 }
 
+// Optimizer state is allocated in the first update. After that, an update must
+// not allocate on the devices.
+TEST_F(DataParallelFaults,
+       AnUpdateWithoutMemoryChangesNothingAndCanBeRepeated) {
+  const Training plain("4xcpu");
+  plain.step(0);
+  int64_t allocation = 0;
+  const Training tried("3xsim", wrap_options().on_phase([&](StepPhase phase) {
+    if (phase != StepPhase::kUpdate) return;
+    Faults faults;
+    faults.failing_allocation = allocation;
+    set_faults(faults);
+  }));
+  const std::string before = tried.digest();
+  const Batch batch = tried.batch(0);
+  for (allocation = 1;; ++allocation) {
+    tried.model->set_step(0);
+    const std::string error = error_of([&] {
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
+    });
+    set_faults({});
+    if (error.empty()) break;
+    EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
+    ASSERT_EQ(tried.digest(), before) << allocation << ": " << error;
+  }
+  EXPECT_GT(allocation, 10);
+  EXPECT_EQ(tried.digest(), plain.digest());
+  EXPECT_EQ(tried.optimizer->steps(), 1);
+
+  plain.step(1);
+  allocation = 1;
+  tried.step(1);
+  EXPECT_EQ(tried.digest(), plain.digest());
+}
+
 TEST_F(DataParallelFaults, ALoopWithoutMemoryCanGoOn) {
   const Training tried("3xsim");
   tried.step(0);
@@ -114,7 +149,7 @@ TEST_F(DataParallelFaults, ALoopWithoutMemoryCanGoOn) {
   for (const Tensor& parameter : tried.net->parameters()) {
     if (parameter.grad().defined()) expected.push_back(parameter.grad().cpu());
   }
-  tried.sgd->zero_grad();
+  tried.optimizer->zero_grad();
   int failures = 0;
   for (int64_t n = 1;; n = after(n)) {
     Faults faults;
@@ -125,7 +160,7 @@ TEST_F(DataParallelFaults, ALoopWithoutMemoryCanGoOn) {
     if (error.empty()) break;
     ++failures;
     EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
-    tried.sgd->zero_grad();
+    tried.optimizer->zero_grad();
   }
   EXPECT_GT(failures, 20);
   size_t next = 0;
@@ -147,7 +182,7 @@ TEST_F(DataParallelFaults, AFailedKernelEndsTheStep) {
     faults.failing_kernel = n;
     set_faults(faults);
     const std::string error = error_of([&] {
-      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
     });
     set_faults({});
     has_failed = !error.empty();
@@ -176,7 +211,7 @@ TEST_F(DataParallelFaults, AStepDoesNotUpdateIfAKernelBeforeTheUpdateFails) {
     faults.failing_kernel = n;
     set_faults(faults);
     std::string error = error_of([&] {
-      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.sgd);
+      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
     });
     set_faults({});
     forget_errors();
@@ -202,8 +237,8 @@ TEST_F(DataParallelFaults, ASlowDeviceDoesNotChangeTheBits) {
     for (int64_t step = 0; step < 2; ++step) {
       training.step(step);
       training.backward(step);
-      training.sgd->step();
-      training.sgd->zero_grad();
+      training.optimizer->step();
+      training.optimizer->zero_grad();
     }
     return training.digest();
   };

@@ -107,6 +107,8 @@ struct Setting {
   BadLinks bad_links = BadLinks::kStage;
   int steps = kSteps;
   int64_t shards = 4;
+  /// AdamW, the state of which is divided between the devices, and not SGD.
+  bool divides_state = false;
 };
 
 Tensor loss_of(const Tensor& output, const Tensor& target) {
@@ -141,10 +143,15 @@ Course train(const std::vector<Device>& devices, const Setting& setting) {
                          .bad_links(setting.bad_links));
   torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(setting.lr).momentum(0.9));
+  const auto adamw =
+      optim::adamw(model->parameters(), optim::AdamWOptions(setting.lr));
   Course course;
   for (int step = 0; step < setting.steps; ++step) {
     const auto [x, y] = batch(step, 0, kBatch, torch_device(devices.front()));
-    course.losses.push_back(model->train_step(x, y, loss_of, sgd).loss);
+    const StepResult result = setting.divides_state
+                                  ? model->train_step(x, y, loss_of, *adamw)
+                                  : model->train_step(x, y, loss_of, sgd);
+    course.losses.push_back(result.loss);
   }
   course.digest = digest_of_all(model->parameters());
   return course;
@@ -185,17 +192,26 @@ TEST_F(TrainingOverABrokenLink, ExplodesAtEachLearningRate) {
 }
 
 TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesByTheSafeWay) {
-  const Course expected = train(two_slices(), {});
-  EXPECT_EQ(train(first_devices(2), {.bad_links = BadLinks::kIgnore}).digest,
-            expected.digest);
-  const auto copies = break_link({.least_bytes = kGradient});
-  LogCapture log;
-  guard_links(first_devices(2), BadLinks::kStage);
-  const auto checked = copies->broken.load();
-  copies->good = 0;
-  EXPECT_EQ(train(first_devices(2), {}).digest, expected.digest);
-  EXPECT_EQ(copies->broken, checked);  // none went over the broken link
-  EXPECT_GT(copies->good, 0);          // others stay direct
+  for (const bool divides_state : {false, true}) {
+    restore();
+    const Setting as_usual{.divides_state = divides_state};
+    const Setting ignoring{.bad_links = BadLinks::kIgnore,
+                           .divides_state = divides_state};
+    const Course expected = train(two_slices(), as_usual);
+    EXPECT_EQ(train(first_devices(2), ignoring).digest, expected.digest);
+    for (const int from : {0, 1}) {
+      restore();
+      const auto copies =
+          break_link({.from = from, .to = 1 - from, .least_bytes = kGradient});
+      LogCapture log;
+      guard_links(first_devices(2), BadLinks::kStage);
+      const auto checked = copies->broken.load();
+      copies->good = 0;
+      EXPECT_EQ(train(first_devices(2), as_usual).digest, expected.digest);
+      EXPECT_EQ(copies->broken, checked);  // none went over the broken link
+      EXPECT_GT(copies->good, 0);          // others stay direct
+    }
+  }
 }
 
 TEST_F(TrainingOverABrokenLink, HasTheBitsOfSlicesIfNothingIsWritten) {

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/functional.h"
 #include "tests/accelerator/nets.h"
@@ -173,6 +174,59 @@ TEST(PartitionedState, IsZeroBeforeTheFirstStep) {
   EXPECT_EQ(state.at("exp_avg.0").sizes(), first.sizes());
   for (const auto& [name, tensor] : state) {
     EXPECT_FALSE(tensor.any().item<bool>()) << name;
+  }
+}
+
+TEST(PartitionedState, CanBeDividedAgain) {
+  Training one("4xcpu", &adamw);
+  for (int step = 0; step < 6; ++step) one.step(step);
+  Training several("4xsim", &adamw);
+  several.step(0);
+  several.step(1);
+  const auto& optimizer = several.optimizer;
+  // A wrapper with fewer devices, and one with a single device.
+  for (const char* list : {"2xsim", "sim:0"}) {
+    several.devices = devices_of(list);
+    several.model = std::make_unique<DataParallel<UnevenNetImpl>>(
+        several.net, several.devices, wrap_options().seed(5));
+    for (int step = 0; step < 2; ++step) several.step(optimizer->steps());
+    const auto count = static_cast<int64_t>(optimizer->blocks().size());
+    for (int64_t b = 0; b < count; ++b) {
+      EXPECT_LT(optimizer->device_of(b).index(),
+                static_cast<int>(several.devices.size()));
+    }
+  }
+  EXPECT_EQ(digest_of(*several.net), digest_of(*one.net));
+}
+
+TEST(PartitionedState, WorksWithParametersWithoutElements) {
+  const auto device = c10::Device(kSim, 0);
+  const std::vector<Tensor> parameters{
+      torch::zeros({0}, device).requires_grad_(),
+      torch::ones({3}, device).requires_grad_(),
+      torch::zeros({2, 0}, device).requires_grad_()};
+  const auto optimizer = adamw(parameters);
+  optimizer->partition_state(devices_of("2xsim"));
+  for (const Tensor& parameter : parameters) {
+    parameter.mutable_grad() = torch::ones_like(parameter.detach());
+  }
+  optimizer->step();
+  EXPECT_LT(parameters[1].cpu().max().item<double>(), 1);
+  const State state = optimizer->state_dict();
+  EXPECT_EQ(state.at("exp_avg.2").sizes(), parameters[2].sizes());
+  optimizer->load_state_dict(state);
+}
+
+// Ranks cut their messages at blocks, and tensors of other types follow.
+TEST(PartitionedState, HasBlocksAtAlignedPlaces) {
+  const auto options = torch::dtype(torch::kHalf).device(c10::Device(kSim, 0));
+  const std::vector<Tensor> tensors{torch::empty({3'000'001}, options),
+                                    torch::empty({5}, options)};
+  const auto blocks = optim::cut_into_blocks(tensors);
+  EXPECT_GT(blocks.size(), 30);
+  EXPECT_LE(blocks.size(), 65);
+  for (const optim::Block& block : blocks) {
+    EXPECT_EQ(block.offset % optim::kBlockElements, 0);
   }
 }
 

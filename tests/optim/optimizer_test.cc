@@ -74,6 +74,23 @@ TEST(AdamW, AgreesWithTorchOptim) {
   compare(*ours, theirs, a, b);
 }
 
+TEST(AdamW, DecaysTheParametersThatItIsTold) {
+  const auto is_matrix = [](const Tensor& tensor) { return tensor.dim() > 1; };
+  const auto a = parameters();
+  const auto b = clones(a);
+  const auto ours =
+      adamw(a, AdamWOptions(0.01).weight_decay(0.1).decays(is_matrix));
+  const auto group = [&](std::vector<Tensor> members, double decay) {
+    return torch::optim::OptimizerParamGroup(
+        std::move(members),
+        std::make_unique<torch::optim::AdamWOptions>(
+            torch::optim::AdamWOptions(0.01).weight_decay(decay)));
+  };
+  torch::optim::AdamW theirs({group({b[0], b[2]}, 0.1), group({b[1]}, 0)},
+                             torch::optim::AdamWOptions(0.01));
+  compare(*ours, theirs, a, b);
+}
+
 TEST(Optimizer, GivesTheSameBitsOnEveryNumberOfThreads) {
   const int threads = at::get_num_threads();
   std::vector<std::vector<Tensor>> results;

@@ -368,9 +368,12 @@ void GradientBuckets::settle() noexcept {
 }
 
 void GradientBuckets::wait() {
-  // All have ended before the first error is thrown: they use this object.
-  settle();
-  for (const auto& work : std::exchange(works_, {})) work->wait();
+  // If one throws, settle() waits for the rest, which uses this object.
+  while (!works_.empty()) {
+    const auto work = works_.front();
+    works_.erase(works_.begin());
+    work->wait();
+  }
   for (Tensor& elements : in_place_) elements.reset();
   // On a GPU, only the stream waits.
   CommStream::Mark done;

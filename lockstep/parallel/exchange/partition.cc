@@ -17,7 +17,7 @@ std::vector<ParameterCut> cut_parameters(const std::vector<Tensor>& parameters,
   std::vector<int64_t> rest_bytes(static_cast<size_t>(ranks));
   for (const Tensor& parameter : parameters) {
     ParameterCut cut{.is_cut = is_large(parameter)};
-    // On a GPU, a whole parameter is one block of the update.
+    // On a GPU, a whole parameter belongs to one rank.
     const int64_t blocks =
         parameter.is_cpu() ? parameter.numel() / optim::kBlockElements / ranks
                            : 0;

@@ -7,6 +7,8 @@
 #include <ATen/Dispatch.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/round_up.h"
+#include "lockstep/device/accelerator.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/special_links.h"
@@ -61,9 +63,14 @@ void add_memory(void* out, const void* a, const void* b, int64_t count,
 /// Copies `other` in pieces, so that the device of `sum` does not have to hold
 /// two gradients of a large parameter.
 void add_on_accelerator(const Tensor& sum, const Tensor& other) {
+  if (other.device() == sum.device()) {
+    accelerator::record_use(other);
+    sum.add_(other);
+    return;
+  }
   constexpr int64_t kPieces = 16;
   const int64_t length =
-      std::max(optim::kBlockElements, (sum.numel() + kPieces - 1) / kPieces);
+      round_up((sum.numel() + kPieces - 1) / kPieces, optim::kBlockElements);
   for (int64_t at = 0; at < sum.numel(); at += length) {
     const int64_t count = std::min(length, sum.numel() - at);
     optim::memory_view(sum, at, count)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 #include <ATen/Dispatch.h>
@@ -113,10 +114,15 @@ void ShardedUpdate::for_each_block(
     const std::function<void(size_t, Tensor&)>& task,
     const optim::Optimizer* optimizer) {
   const auto of_workers = blocks_of_workers(blocks, positions, optimizer);
+  const Device& home = group_.devices().front();
   group_.for_each_worker([&](size_t k) {
     if (of_workers[k].empty()) return;
     const TraceSpan span(name, TraceCategory::kCompute);
     const Device& device = group_.devices()[k];
+    // A copy between two devices waits for a stream of each. In one stream of
+    // the parameters' device, the threads' copies would wait for each other.
+    std::optional<accelerator::SideStream> stream;
+    if (k > 0 && !home.is_cpu()) stream.emplace(home);
     intra_op_for(torch_device(device).type(),
                  static_cast<int64_t>(of_workers[k].size()),
                  [&](int64_t begin, int64_t end) {
@@ -127,6 +133,7 @@ void ShardedUpdate::for_each_block(
                    }
                  });
     accelerator::synchronize(device);
+    accelerator::synchronize(home);
   });
 }
 

@@ -78,8 +78,8 @@ class ShardedUpdate {
   /// Runs `task(index, scratch)` for each of `blocks` that belongs to this
   /// rank, with all threads, each in a span called `name`. The tensor of a
   /// block is an index in `positions`, which has the index of the parameter.
-  /// Blocks of an `optimizer` on accelerators are run by the threads of the
-  /// devices that have its state, and other blocks there by the first one.
+  /// On accelerators, the thread of the device that has the state of an
+  /// `optimizer` runs the block. Without an optimizer, the first one does.
   void for_each_block(const char* name, const std::vector<optim::Block>& blocks,
                       const std::vector<size_t>& positions,
                       const std::function<void(size_t, torch::Tensor&)>& task,

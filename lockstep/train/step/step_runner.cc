@@ -66,8 +66,10 @@ OptimizerState whole_state(const StepParts& parts) {
   return state;
 }
 
-void load_whole_state(const StepParts& parts, const OptimizerState& state) {
+void load_whole_state(const StepParts& parts, const OptimizerState& state,
+                      bool is_alone) {
   parts.optimizer->load_state_dict(state);
+  if (is_alone) return;
   // Each rank loaded all of a state that is split across the ranks.
   for (const auto& [name, tensor] : parts.optimizer->state_dict()) {
     release_unused(tensor);
@@ -143,7 +145,7 @@ void StepRunner::list_state() {
   state_.add(StateList::kOptimizer,
              adapt([this] { return whole_state(parts_); },
                    [this](const OptimizerState& state) {
-                     load_whole_state(parts_, state);
+                     load_whole_state(parts_, state, world_.size() == 1);
                    }),
              outer != nullptr ? StateOf::kRank : StateOf::kRun);
   if (outer != nullptr) state_.add(StateList::kOuterStep, *outer);
