@@ -95,7 +95,7 @@ class Optimizer {
  protected:
   Optimizer(std::vector<torch::Tensor> parameters, double lr);
 
-  /// Adds a slot of zeros, whose tensors state_dict() names "<name>.<i>". The
+  /// Adds a slot of zeros. state_dict() names its tensors "<name>.<i>". The
   /// result is valid as long as the optimizer. All state of a block must be in
   /// slots, because partition_state() moves nothing else. On an accelerator,
   /// `make` is called in the first step, and must return the parameter's type.
