@@ -161,38 +161,30 @@ void reset_peak_memory() {
   }
 }
 
-namespace {
-
-/// Makes `second` wait for the work that `first` has been given so far.
-void order(const c10::Stream& first, const c10::Stream& second) {
-  c10::Event event(first.device_type());
-  event.record(first);
-  event.block(second);
-}
-
-}  // namespace
-
-SideStream::SideStream(const Device& device)
-    : previous_(current_stream(device)),
-      stream_(VirtualGuardImpl(device.type)
-                  .getStreamFromGlobalPool(torch_device(device))) {
-  order(previous_, stream_);
-  VirtualGuardImpl(device.type).exchangeStream(stream_);
-}
-
-SideStream::~SideStream() {
-  VirtualGuardImpl(previous_.device_type()).exchangeStream(previous_);
-  try {
-    order(stream_, previous_);
-  } catch (const std::exception&) {
-    // The device has failed, and every later call says so.
-  }
-}
-
 Fence::Fence(const Device& device) : device_(device), event_(device.type) {
   event_.record(current_stream(device_));
 }
 
 void Fence::wait() { event_.block(current_stream(device_)); }
+
+SideStream::SideStream(const Device& device)
+    : device_(device), previous_(current_stream(device)) {
+  const VirtualGuardImpl guard(device.type);
+  Fence before(device);
+  guard.exchangeStream(guard.getStreamFromGlobalPool(torch_device(device)));
+  before.wait();
+}
+
+SideStream::~SideStream() {
+  const VirtualGuardImpl guard(device_.type);
+  try {
+    Fence after(device_);
+    guard.exchangeStream(previous_);
+    after.wait();
+  } catch (const std::exception&) {
+    // The device has failed, as the next call says.
+    guard.exchangeStream(previous_);
+  }
+}
 
 }  // namespace lockstep::accelerator

@@ -71,8 +71,8 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
 
  private:
+  Device device_;
   c10::Stream previous_;
-  c10::Stream stream_;
 };
 
 /// A point in the work of a stream that another stream can wait for.

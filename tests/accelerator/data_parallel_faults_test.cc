@@ -231,6 +231,29 @@ TEST_F(DataParallelFaults, AStepDoesNotUpdateIfAKernelBeforeTheUpdateFails) {
   }
 }
 
+TEST_F(DataParallelFaults, AStepThrowsIfAKernelOfItsUpdateFails) {
+  int failures = 0;
+  bool has_failed = true;
+  for (int64_t n = 1; has_failed; ++n) {
+    int64_t kernel = 0;
+    const Training tried("3xsim", wrap_options().on_phase([&](StepPhase phase) {
+      if (phase != StepPhase::kUpdate) return;
+      Faults faults;
+      faults.failing_kernel = kernel;
+      set_faults(faults);
+    }));
+    tried.step(0);
+    kernel = n;
+    const std::string error = error_of([&] { tried.step(1); });
+    set_faults({});
+    has_failed = !error.empty();
+    failures += has_failed ? 1 : 0;
+    EXPECT_TRUE(has_failed || error_of([&] { tried.digest(); }).empty()) << n;
+    forget_errors();
+  }
+  EXPECT_GT(failures, 20);
+}
+
 TEST_F(DataParallelFaults, ASlowDeviceDoesNotChangeTheBits) {
   const auto trained = [](const std::string& list) {
     const Training training(list);

@@ -172,6 +172,27 @@ TEST_F(Streams, ACallerSeesTheWorkOfRunHere) {
   EXPECT_TRUE(has_ones(made.clone()));
 }
 
+TEST_F(Streams, ASideStreamIsCurrentWhileItExists) {
+  const c10::Stream before = accelerator::current_stream(device(0));
+  {
+    const accelerator::SideStream side(device(0));
+    EXPECT_NE(accelerator::current_stream(device(0)), before);
+  }
+  EXPECT_EQ(accelerator::current_stream(device(0)), before);
+}
+
+TEST_F(Streams, ASideStreamSeesEarlierWorkAndLaterWorkSeesThatOfTheSideStream) {
+  const Tensor source = late_ones(0);
+  Tensor seen, made;
+  {
+    const accelerator::SideStream side(device(0));
+    seen = source.clone();
+    made = late_ones(0);
+  }
+  EXPECT_TRUE(has_ones(seen));
+  EXPECT_TRUE(has_ones(made.clone()));
+}
+
 TEST_F(Streams, SynchronizeWaitsForTheStreamOfTheThread) {
   const Tensor late = late_ones(0);
   accelerator::synchronize(device(0));
