@@ -427,6 +427,23 @@ TEST(DataParallelClipping, MeasuresLargeNormsOfSmallTypes) {
   EXPECT_NEAR(norm("2xsim"), expected, 1e-4 * expected);
 }
 
+/// Replicas on one device, whose random numbers come from one generator.
+TEST(DataParallelDuplicates, HaveTheBitsOfSlices) {
+  const auto trained = [](const std::string& list) {
+    Images setting(devices(list, Duplicates::kAllow, Oversubscription::kAllow),
+                   wrap_options());
+    auto sgd = own_sgd(setting.parameters());
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      const Batch batch = setting.batch();
+      setting.model->train_step(batch.x, batch.y, &class_loss, *sgd);
+    }
+    return setting.digest();
+  };
+  const std::string expected = trained("4xcpu");
+  EXPECT_EQ(trained("sim:0,sim:0"), expected);
+  EXPECT_EQ(trained("sim:0,sim:1,sim:0,sim:1"), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(, DataParallelModes, testing::ValuesIn(modes()),
                          [](const auto& info) {
                            return std::string(info.param.name);

@@ -159,6 +159,7 @@ ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
   for (int64_t k = 0; k < count; ++k) {
     const Device& device = devices_[static_cast<size_t>(k)];
     workers_.push_back(std::make_unique<Worker>(device, threads));
+    turns_.try_emplace(device.name());
     const ShardRange range = shards_of(static_cast<size_t>(k));
     shard_devices_.insert(shard_devices_.end(),
                           static_cast<size_t>(range.last - range.first),
@@ -451,6 +452,15 @@ void ReplicaGroup::run_here(const std::function<void(size_t worker)>& task) {
   }
 }
 
+std::unique_lock<std::mutex> ReplicaGroup::turn_of(size_t worker) {
+  const Device& device = devices_[worker];
+  const bool is_alone =
+      device.is_cpu() ||
+      std::count(devices_.begin(), devices_.end(), device) == 1;
+  if (is_alone) return {};
+  return std::unique_lock(turns_.at(device.name()));
+}
+
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                                   const ShardTask& task) {
   // With one shard on one rank, nothing shares its parameters.
@@ -468,6 +478,7 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
                          torch::autograd::get_current_graph_task_id() >= 0;
   const auto run_shards = [&](size_t k) {
     run_as_replica(k, devices_[k], [&] {
+      const std::unique_lock<std::mutex> turn = turn_of(k);
       const ShardRange range = shards_of(k);
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),

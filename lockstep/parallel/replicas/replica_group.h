@@ -1,7 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -154,6 +157,10 @@ class ReplicaGroup {
   void watch_batch(int64_t samples, int64_t chunks, bool trains);
   /// Runs `task` for each worker in the calling thread (Worker::run_here).
   void run_here(const std::function<void(size_t worker)>& task);
+  /// Waits until no other worker runs shards on the accelerator of worker
+  /// `worker`, and keeps it. Replicas on one device would draw from the same
+  /// generator of random numbers.
+  std::unique_lock<std::mutex> turn_of(size_t worker);
 
   ModuleSource module_;
   ModuleHandle original_;
@@ -178,6 +185,7 @@ class ReplicaGroup {
   std::vector<size_t> unique_;
   std::vector<optim::Block> blocks_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::map<std::string, std::mutex> turns_;  // by name of the device
   // replicas_[k].back() runs worker k's shards, except shard 0.
   // replicas_[0].front() runs shard 0 and shares the original's buffers.
   std::vector<std::vector<Replica>> replicas_;
