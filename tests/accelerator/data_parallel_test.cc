@@ -427,7 +427,7 @@ TEST(DataParallelClipping, MeasuresLargeNormsOfSmallTypes) {
   EXPECT_NEAR(norm("2xsim"), expected, 1e-4 * expected);
 }
 
-/// Replicas on one device, whose random numbers come from one generator.
+/// Replicas on one device draw from the same generator of random numbers.
 TEST(DataParallelDuplicates, HaveTheBitsOfSlices) {
   const auto trained = [](const std::string& list) {
     Images setting(devices(list, Duplicates::kAllow, Oversubscription::kAllow),
