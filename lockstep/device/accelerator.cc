@@ -1,5 +1,7 @@
 #include "lockstep/device/accelerator.h"
 
+#include <exception>
+#include <optional>
 #include <string>
 
 #include <ATen/Context.h>
@@ -176,15 +178,19 @@ SideStream::SideStream(const Device& device)
 }
 
 SideStream::~SideStream() {
-  const VirtualGuardImpl guard(device_.type);
-  try {
-    Fence after(device_);
-    guard.exchangeStream(previous_);
-    after.wait();
-  } catch (const std::exception&) {
-    // The device has failed, as the next call says.
-    guard.exchangeStream(previous_);
-  }
+  // If the device has failed, the next call says so.
+  const auto attempt = [](const auto& call) {
+    try {
+      call();
+    } catch (const std::exception&) {
+    }
+  };
+  std::optional<Fence> after;
+  attempt([&] { after.emplace(device_); });
+  VirtualGuardImpl(device_.type).exchangeStream(previous_);
+  attempt([&] {
+    if (after) after->wait();
+  });
 }
 
 }  // namespace lockstep::accelerator
