@@ -162,6 +162,8 @@ void Optimizer::partition_state(const std::vector<Device>& devices) {
   std::move(moved.begin(), moved.end(), slots_.begin());
   placement_ = std::move(placement);
   scratch_.clear();
+  // Before a step has gradients, there is room for a whole tensor of a slot.
+  allocate_state();
 }
 
 void Optimizer::update(int64_t block, const Tensor& gradient) {

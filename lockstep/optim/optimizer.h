@@ -61,9 +61,10 @@ class Optimizer {
 
   /// Divides the state equally between `devices`, which must be of the
   /// parameters' type. update() then computes on device_of(block). Parameters
-  /// stay where they are. State that exists is moved. state_dict() returns
-  /// copies in the memory of the host. Throws InvalidArgument for parameters on
-  /// the CPU, and for devices of another type.
+  /// stay where they are. State that exists is moved, and other state is
+  /// allocated. state_dict() returns copies in the memory of the host. Throws
+  /// InvalidArgument for parameters on the CPU, and for devices of another
+  /// type.
   ///
   /// train_step() of a DataParallel on accelerators calls this. An optimizer of
   /// LibTorch keeps its state on the parameters' device, because its own step()

@@ -143,23 +143,22 @@ class Commands(FolderTest):
 
 
 def commands_of(page):
-    """The commands of a practical that train on slices, and the place of the
-    devices in each."""
+    """The commands of a practical that train on slices."""
     text = (ROOT / "docs/practicals" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- run [^\n]*\n(lockstep train .*?)\n-->", text,
                         re.DOTALL)
     for block in blocks:
         command = block.replace("\\\n", " ").split("|")[0].split()
-        devices = command.index("--devices") + 1
         steps = command.index("--max-steps") + 1
         # Some only run until the page has seen enough.
         command[steps] = str(min(int(command[steps]), 3))
-        if re.fullmatch(r"(\d+x)?cpu", command[devices]):
-            yield command[1:], devices - 1
+        if re.fullmatch(r"(\d+x)?cpu", command[command.index("--devices") + 1]):
+            yield command[1:]
 
 
-def on_sim(command, devices):
+def on_sim(command):
     """The same command on as many simulated devices."""
+    devices = command.index("--devices") + 1
     count = command[devices].removesuffix("cpu").removesuffix("x")
     changed = list(command)
     changed[devices] = f"{count}xsim" if count else "sim:0"
@@ -170,17 +169,19 @@ class Practicals(FolderTest):
 
     def check(self, page, at_least=2, instead=()):
         """Runs the commands of a page on slices and on devices. `instead` has
-        options and values that replace those on the page."""
+        options and values that replace those on the page; None removes the
+        option."""
         commands = list(commands_of(page))
         self.assertGreaterEqual(len(commands), at_least)
-        for command, devices in commands:
+        for command in commands:
             with self.subTest(page=page, command=" ".join(command)):
                 for option, value in instead:
-                    command[command.index(option) + 1] = value
+                    at = command.index(option)
+                    command[at:at + 2] = [option, value] if value else []
                 more = ["--intra-op-threads", "1", "--channels-last", "off"]
                 expected = run(*command, *more, "--oversubscribe",
                                on_devices=False)
-                output = run(*on_sim(command, devices), *more, SIM_DEVICES="5")
+                output = run(*on_sim(command), *more, SIM_DEVICES="5")
                 self.assertEqual(digest(output), digest(expected))
                 self.assertEqual(
                     sorted(self.shapes(output)),
@@ -196,8 +197,8 @@ class Practicals(FolderTest):
     def test_resnet34(self):
         # The test has no copy of CIFAR-10.
         self.check("4-resnet34-cifar10.md",
-                   instead=[("--data", "synthetic"), ("--batch-size", "4"),
-                            ("--max-steps", "2")])
+                   instead=[("--data", "synthetic"), ("--data-dir", None),
+                            ("--batch-size", "4"), ("--max-steps", "2")])
 
     def test_language_model(self):
         """The page's point: accumulated batches and devices have the same
@@ -205,10 +206,10 @@ class Practicals(FolderTest):
         commands = list(commands_of("5-language-model.md"))
         self.assertEqual(len(commands), 2)
         digests = set()
-        for command, devices in commands:
+        for command in commands:
             file = command.index("--data-file") + 1
             command[file] = str(ROOT / command[file])
-            digests.add(digest(run(*on_sim(command, devices))))
+            digests.add(digest(run(*on_sim(command))))
         self.assertEqual(len(digests), 1)
 
     def test_data_parallel(self):
