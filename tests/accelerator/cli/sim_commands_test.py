@@ -180,8 +180,9 @@ class Practicals(FolderTest):
                     command[at:at + 2] = [option, value] if value else []
                 more = ["--intra-op-threads", "1", "--channels-last", "off"]
                 expected = run(*command, *more, "--oversubscribe",
-                               on_devices=False)
-                output = run(*on_sim(command), *more, SIM_DEVICES="5")
+                               on_devices=False, cwd=self.folder)
+                output = run(*on_sim(command), *more, cwd=self.folder,
+                             SIM_DEVICES="5")
                 self.assertEqual(digest(output), digest(expected))
                 self.assertEqual(
                     sorted(self.shapes(output)),
