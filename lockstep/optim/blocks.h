@@ -16,9 +16,8 @@ inline constexpr int64_t kBlockElements = 16 * 1024;
 
 /// Cuts dense tensors into blocks. On an accelerator, a large tensor has blocks
 /// of 1/64 of the elements of all tensors, rounded up to a multiple of
-/// kBlockElements. The cuts
-/// depend only on the sizes of the tensors, so the bits of a result do not
-/// depend on which thread computes which block.
+/// kBlockElements. The cuts depend only on the sizes of the tensors, so the
+/// bits of a result do not depend on which thread computes which block.
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors);
 
 /// Returns whether a parameter can be cut into blocks and optimized: it is

@@ -62,19 +62,6 @@ void Optimizer::check_no_duplicates() const {
        .fix = "pass lockstep::optim::unique(model->parameters())"});
 }
 
-namespace {
-
-std::string names_of(const std::vector<Device>& devices) {
-  if (devices.empty()) return "none";
-  std::string names;
-  for (const Device& device : devices) {
-    names += (names.empty() ? "" : ",") + device.name();
-  }
-  return names;
-}
-
-}  // namespace
-
 std::vector<Tensor> unique(const std::vector<Tensor>& parameters) {
   std::unordered_set<const void*> seen;
   std::vector<Tensor> once;
@@ -150,7 +137,7 @@ void Optimizer::check_partition(const std::vector<Device>& devices) const {
                        ? "parameters on an accelerator"
                        : fmt::format("devices of the parameters' type, {}",
                                      c10::DeviceTypeName(type, true)),
-       .got = names_of(devices)});
+       .got = devices.empty() ? "none" : join_names(devices)});
 }
 
 void Optimizer::partition_state(const std::vector<Device>& devices) {

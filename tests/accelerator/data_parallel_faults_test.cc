@@ -79,29 +79,38 @@ std::string error_of(const Run& run) {
 /// Returns the next n to try: each one at first, then fewer.
 int64_t after(int64_t n) { return n + 1 + n / 6; }
 
-TEST_F(DataParallelFaults, AStepWithoutMemoryChangesNothingAndCanBeRepeated) {
-  const Training plain("4xcpu");
-  plain.step(0);
-  plain.step(1);
-  const Training tried("3xsim");
-  tried.step(0);
+/// Repeats a step until it works, with allocation 1 failing at first, then
+/// `next(1)`, and so on. A failure must change nothing.
+template <class Next>
+void step_without_memory(const Training& tried, int64_t step, const Next& next,
+                         int& failures) {
   const std::string before = tried.digest();
-  int failures = 0;
-  for (int64_t n = 1;; n = after(n)) {
+  failures = 0;
+  for (int64_t n = 1;; n = next(n)) {
     Faults faults;
-    const Batch batch = tried.batch(1);
-    tried.model->set_step(1);
+    const Batch batch = tried.batch(step);
+    tried.model->set_step(step);
     faults.failing_allocation = n;
     set_faults(faults);
     const std::string error = error_of([&] {
       tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
     });
     set_faults({});
-    if (error.empty()) break;
+    if (error.empty()) return;
     ++failures;
     EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
     ASSERT_EQ(tried.digest(), before) << "allocation " << n << ": " << error;
   }
+}
+
+TEST_F(DataParallelFaults, AStepWithoutMemoryChangesNothingAndCanBeRepeated) {
+  const Training plain("4xcpu");
+  plain.step(0);
+  plain.step(1);
+  const Training tried("3xsim");
+  tried.step(0);
+  int failures = 0;
+  ASSERT_NO_FATAL_FAILURE(step_without_memory(tried, 1, after, failures));
   EXPECT_GT(failures, 20);
   EXPECT_EQ(tried.digest(), plain.digest());
 }
@@ -111,23 +120,9 @@ TEST_F(DataParallelFaults, AFirstStepWithoutMemoryChangesNothing) {
   const Training plain("4xcpu");
   plain.step(0);
   const Training tried("3xsim");
-  const std::string before = tried.digest();
-  const Batch batch = tried.batch(0);
+  const auto next = [](int64_t n) { return n + (n < 100 ? 1 : n / 6); };
   int failures = 0;
-  for (int64_t n = 1;; n += n < 100 ? 1 : n / 6) {
-    tried.model->set_step(0);
-    Faults faults;
-    faults.failing_allocation = n;
-    set_faults(faults);
-    const std::string error = error_of([&] {
-      tried.model->train_step(batch.x, batch.y, &class_loss, *tried.optimizer);
-    });
-    set_faults({});
-    if (error.empty()) break;
-    ++failures;
-    EXPECT_NE(error.find("is out of memory"), std::string::npos) << error;
-    ASSERT_EQ(tried.digest(), before) << n << ": " << error;
-  }
+  ASSERT_NO_FATAL_FAILURE(step_without_memory(tried, 0, next, failures));
   EXPECT_GT(failures, 50);
   EXPECT_EQ(tried.digest(), plain.digest());
   EXPECT_EQ(tried.optimizer->steps(), 1);

@@ -47,18 +47,6 @@ std::vector<int64_t> live_bytes() {
   return bytes;
 }
 
-/// A net of which one layer has nearly all parameters.
-struct UnevenNetImpl : torch::nn::Cloneable<UnevenNetImpl> {
-  UnevenNetImpl() { UnevenNetImpl::reset(); }
-  void reset() override {
-    first = register_module("first", torch::nn::Linear(kWidth, 4096));
-    second = register_module("second", torch::nn::Linear(4096, 8));
-  }
-  Tensor forward(const Tensor& x) { return second(first(x)); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(UnevenNet);
-
 /// Returns the highest number of bytes on each of `devices`, from the second
 /// step of a `Net` on, with an optimizer that `make` returns. Also measures the
 /// first step and what precedes it if `from_start`.

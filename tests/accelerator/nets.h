@@ -71,6 +71,27 @@ struct TokenNetImpl : torch::nn::Cloneable<TokenNetImpl> {
 };
 TORCH_MODULE(TokenNet);
 
+/// A net of which one layer has nearly all parameters. The layer's memory is
+/// not in the order of its indices.
+struct UnevenNetImpl : torch::nn::Cloneable<UnevenNetImpl> {
+  explicit UnevenNetImpl(int64_t inputs = 64, int64_t hidden = 4096,
+                         int64_t classes = 8)
+      : inputs_(inputs), hidden_(hidden), classes_(classes) {
+    UnevenNetImpl::reset();
+  }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(inputs_, hidden_));
+    second = register_module("second", torch::nn::Linear(hidden_, classes_));
+    first->weight.set_data(first->weight.t().contiguous().t());
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(first(x)); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+
+ private:
+  int64_t inputs_, hidden_, classes_;
+};
+TORCH_MODULE(UnevenNet);
+
 /// Returns the devices that `list` names. Tests may have more slices than
 /// cores.
 inline std::vector<Device> devices_of(std::string_view list) {

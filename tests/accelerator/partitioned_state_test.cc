@@ -21,21 +21,6 @@ namespace partitioned_state {
 using torch::Tensor;
 using State = std::map<std::string, Tensor>;
 
-/// A net of which one layer has nearly all parameters: several blocks, which
-/// belong to different devices.
-struct UnevenNetImpl : torch::nn::Cloneable<UnevenNetImpl> {
-  UnevenNetImpl() { UnevenNetImpl::reset(); }
-  void reset() override {
-    first = register_module("first", torch::nn::Linear(32, 3000));
-    second = register_module("second", torch::nn::Linear(3000, 10));
-    // Its memory is not in the order of its indices.
-    first->weight.set_data(first->weight.t().contiguous().t());
-  }
-  Tensor forward(const Tensor& x) { return second(first(x)); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(UnevenNet);
-
 std::unique_ptr<optim::Optimizer> adamw(std::vector<Tensor> parameters) {
   return optim::adamw(std::move(parameters), optim::AdamWOptions(0.01));
 }
@@ -55,7 +40,8 @@ struct Training {
   }
   static UnevenNet made_net(const Device& device) {
     torch::manual_seed(3);
-    UnevenNet net;
+    // Its large layer has several blocks, which belong to different devices.
+    UnevenNet net(32, 3000, 10);
     lockstep::to(*net, device);
     return net;
   }
