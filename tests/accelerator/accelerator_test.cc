@@ -5,8 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -225,6 +230,29 @@ TEST_F(SimulatedAccelerator, CopiesToTheHostWhenItSaysSo) {
   host.copy_(result);
   EXPECT_TRUE(torch::equal(host, result.cpu()));
   EXPECT_TRUE((host > 0).all().item<bool>());
+}
+
+/// Returns the memory of simulated devices that this process has, in KiB.
+int64_t resident_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssShmem:")) return std::stoll(line.substr(9));
+  }
+  throw std::runtime_error("/proc/self/status has no RssShmem");
+}
+
+TEST_F(SimulatedAccelerator, GivesUnusedMemoryBack) {
+  constexpr int64_t kKib = 64 * 1024;
+  at::getDeviceAllocator(kSim)->emptyCache();
+  const Tensor small = torch::empty({1}, sim(0));  // the next is at no page
+  const int64_t before = resident_kib();
+  {
+    const Tensor large = torch::zeros({kKib * 1024 / 4}, sim(0));
+    synchronize();
+    EXPECT_GE(resident_kib() - before, kKib);
+  }
+  at::getDeviceAllocator(kSim)->emptyCache();
+  EXPECT_LE(resident_kib() - before, kKib / 16);
 }
 
 TEST_F(SimulatedAccelerator, CountsItsMemory) {

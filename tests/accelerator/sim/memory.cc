@@ -1,11 +1,13 @@
 #include "tests/accelerator/sim/memory.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <stdexcept>
 #include <sys/mman.h>
 #include <system_error>
 #include <unistd.h>
 
+#include "lockstep/base/round_up.h"
 #include "tests/accelerator/sim/accelerator.h"
 
 namespace lockstep::sim {
@@ -57,7 +59,15 @@ std::byte* DeviceMemory::for_kernel(const void* address) const {
 }
 
 void DeviceMemory::discard(std::byte* address, size_t bytes) const {
-  madvise(for_kernel(address), bytes, MADV_REMOVE);
+  // Blocks need not begin or end at a page, and madvise() refuses such ranges.
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(for_kernel(address));
+  const uintptr_t begin = round_up(at, page);
+  const uintptr_t end = (at + bytes) / page * page;
+  if (begin >= end) return;
+  if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_REMOVE) != 0) {
+    throw std::system_error(errno, std::generic_category(), "madvise");
+  }
 }
 
 }  // namespace lockstep::sim

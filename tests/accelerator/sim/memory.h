@@ -24,7 +24,7 @@ class DeviceMemory {
   std::byte* for_kernel(const void* address) const;
   /// Returns the device that `address` belongs to, or -1.
   int device_of(const void* address) const;
-  /// Gives the pages of a block back to the system. They read as zeros.
+  /// Gives the whole pages of a block back to the system. They read as zeros.
   void discard(std::byte* address, size_t bytes) const;
 
  private:
