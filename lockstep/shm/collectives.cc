@@ -14,11 +14,6 @@ using ConstBytes = std::span<const std::byte>;
 // Bytes that a rank combines at a time. They are still in the first-level cache
 // when they are copied to a slot or to the other ranks.
 constexpr size_t kBlockBytes = 8 * 1024;
-// Most bytes that a rank combines in a round. With two ranks, each uses 512 KiB
-// of a slot, and therefore 1 MiB of both slots before it writes to the same
-// lines again. By then the lines have left the caches of the cores that read
-// them. Writing to a line in the cache of another core is many times slower.
-constexpr size_t kMostPieceBytes = 256 * 1024;
 
 void copy(std::byte* to, ConstBytes from) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());

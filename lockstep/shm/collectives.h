@@ -58,6 +58,12 @@ void all_reduce(Group& group, std::span<std::byte> data,
 /// kOneShotBytes in total from the slots of all ranks.
 size_t one_shot_bytes(int ranks);
 inline constexpr size_t kOneShotBytes = 64 * 1024;
+/// Most bytes that a rank combines in a round. With two ranks, each uses 512
+/// KiB of a slot, and therefore 1 MiB of both slots before it writes to the
+/// same lines again. By then the lines have left the caches of the cores that
+/// read them. Writing to a line in the cache of another core is many times
+/// slower.
+inline constexpr size_t kMostPieceBytes = 256 * 1024;
 
 /// Reduces in place memory that every rank can access (SharedMemory).
 /// `of_ranks` has one span for each rank. Each rank reduces a part and writes

@@ -13,9 +13,6 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 using shm::part_of;
 
-// Up to this size each rank receives the data of every rank and sums it, in one
-// step instead of two. With two ranks, one step moves as many bytes as two.
-constexpr size_t kOneStepBytes = 64 * 1024;
 // Bytes of each rank that are summed at a time.
 constexpr size_t kSegmentBytes = 32 * 1024;
 // Number of segments of a rank that are in transit or wait to be summed, for

@@ -17,6 +17,10 @@ using shm::Reduction;
 
 void all_reduce(Mesh& mesh, std::span<std::byte> data,
                 const Reduction& reduction);
+/// Up to this size each rank receives the data of every rank and sums it, in
+/// one step instead of two. With two ranks, one step moves as many bytes as
+/// two.
+inline constexpr size_t kOneStepBytes = 64 * 1024;
 void reduce(Mesh& mesh, std::span<std::byte> data, int root,
             const Reduction& reduction);
 void broadcast(Mesh& mesh, std::span<std::byte> data, int root);

@@ -203,7 +203,7 @@ train::Strategy choose_strategy(const std::string& name, bool has_ranks,
 
 void add_run_options(CLI::App& app, RunFlags& flags) {
   flags.app = &app;
-  add_config_option(app);
+  add_config_option(app, "A run writes its options to OUT_DIR/config.json");
   add_length_options(app, flags);
   add_communication_options(app, flags);
   add_device_options(app, flags.devices,

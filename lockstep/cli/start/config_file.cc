@@ -137,12 +137,12 @@ json value_of(const std::string& text) {
 
 }  // namespace
 
-void add_config_option(CLI::App& command) {
-  command
-      .add_option(fmt::format("--{}", kConfig),
-                  "JSON file with options of this command, named without "
-                  "dashes; the command line overrides it. A run writes its "
-                  "options to OUT_DIR/config.json")
+void add_config_option(CLI::App& command, const std::string& written) {
+  const std::string description =
+      "JSON file with options of this command, named without dashes; the "
+      "command line overrides it" +
+      (written.empty() ? "" : ". " + written);
+  command.add_option(fmt::format("--{}", kConfig), description)
       ->type_name("FILE");
 }
 

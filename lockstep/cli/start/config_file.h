@@ -16,8 +16,9 @@ namespace lockstep::cli {
 /// The keys are the options' long names without dashes. The value of a flag is
 /// true or false, and a list is an array. A number or a text is written as on
 /// the command line. Options on the command line override the file. "lockstep"
-/// is the version that wrote the file.
-void add_config_option(CLI::App& command);
+/// is the version that wrote the file. `written` says in the help which files
+/// the program itself writes.
+void add_config_option(CLI::App& command, const std::string& written = {});
 
 /// Returns the words of a command line that a config file stands for.
 /// `arguments` are the words after the command's name. Values of options that

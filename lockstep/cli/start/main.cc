@@ -19,8 +19,8 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<std::string_view, 6> kWithoutTorch{
-    "run", "split", "top", "data", "--version", "-V"};
+constexpr std::array<std::string_view, 7> kWithoutTorch{
+    "run", "simulate", "split", "top", "data", "--version", "-V"};
 
 bool needs_torch() {
   const auto& words = command_line();
@@ -52,7 +52,8 @@ int main(int argc, char** argv) {
     if (needs_torch()) become_whole_program(argv);
     CLI::App app;
     set_up(app);
-    for (const auto add : {add_run, add_split, add_top, add_data}) add(app);
+    for (const auto add : {add_run, add_simulate, add_split, add_top, add_data})
+      add(app);
     return parse_and_run(app);
   });
 }
