@@ -29,10 +29,11 @@ from two_hosts import Link
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORES = len(os.sched_getaffinity(0))
 FREE = {"--host-latency-us": 0, "--message-us": 0, "--host-bandwidth": 1e30,
-        "--latency-us": 0, "--bandwidth": 1e30}
+        "--memory-bandwidth": 1e30, "--latency-us": 0, "--bandwidth": 1e30}
 # Each changes one number of a free network, and multiplies the time by it.
 ONE_HOST = ({"--host-latency-us": 1}, {"--message-us": 1},
-            {"--host-bandwidth": 1})
+            {"--host-bandwidth": 1}, {"--memory-bandwidth": 1})
+CACHES = [1 << i for i in range(6, 14)]  # KiB
 TWO_HOSTS = ({"--latency-us": 1}, {"--bandwidth": 1})
 
 
@@ -67,22 +68,22 @@ def solve(rows):
     return [row[-1] for row in matrix]
 
 
-def fit(program, points, per_host, bases, exponents):
+def fit(program, points, per_host, bases, caches):
     """Returns the options that describe `points`, {(backend, ranks, size): us}.
 
     The sum of the squares of the relative errors is least. A number that
     would be below zero is left at zero.
     """
     best = None
-    for exponent in exponents:
-        used = list(bases)
+    for cache in caches:
+        shares = [[simulate(program, backend, ranks, size, per_host,
+                            tuple({**FREE, **base,
+                                   "--cache-kib": cache}.items())) / time
+                   for base in bases]
+                  for (backend, ranks, size), time in points.items()]
+        used = [i for i in range(len(bases)) if any(row[i] for row in shares)]
         while True:
-            rows = []
-            for (backend, ranks, size), time in points.items():
-                rows.append([simulate(
-                    program, backend, ranks, size, per_host,
-                    tuple({**FREE, **base, "--contention": exponent}.items()))
-                    / time for base in used])
+            rows = [[row[i] for i in used] for row in shares]
             numbers = solve(rows)
             if min(numbers) >= 0:
                 break
@@ -90,9 +91,9 @@ def fit(program, points, per_host, bases, exponents):
         error = sum((sum(a * x for a, x in zip(row, numbers)) - 1) ** 2
                     for row in rows)
         if best is None or error < best[0]:
-            options = {**FREE, "--contention": exponent}
-            for base, number in zip(used, numbers):
-                (option,) = base
+            options = {**FREE, "--cache-kib": cache}
+            for i, number in zip(used, numbers):
+                (option,) = bases[i]
                 is_rate = option.endswith("bandwidth")
                 options[option] = 1 / max(number, 1e-12) if is_rate else number
             best = error, options
@@ -184,10 +185,11 @@ def fit_one_host(options, sizes):
                       if key[1] in fit_ranks and i % len(sizes) % 2 == 0}
             if not fitted:
                 continue
-            bases = ONE_HOST if shares else (ONE_HOST[0], ONE_HOST[2])
-            exponents = [i / 20 for i in range(21)] if shares else [0]
+            # With a core each, all points are of two ranks, so a message costs
+            # the same as a wait.
+            bases = ONE_HOST if shares else (ONE_HOST[0], *ONE_HOST[2:])
             numbers = fit(options.bin, {key: here[key] for key in fitted},
-                          max(ranks), bases, exponents)
+                          max(ranks), bases, CACHES)
             kind = "that share cores" if shares else "with a core each"
             show(options.bin, f"{backend}, ranks {kind}", here, fitted,
                  max(ranks), numbers)
@@ -212,7 +214,7 @@ def main():
     parser.add_argument("--largest", type=int, default=1 << 24,
                         help="bytes [%(default)s]")
     parser.add_argument("--ranks", default="2,3,4,6,8", help="[%(default)s]")
-    parser.add_argument("--fit-ranks", default="2,4,8", help="[%(default)s]")
+    parser.add_argument("--fit-ranks", default="2,3,8", help="[%(default)s]")
     parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
     parser.add_argument("--iters", type=int, default=20, help="[%(default)s]")
     parser.add_argument("--hosts", action="store_true",

@@ -21,9 +21,9 @@ namespace {
                                      .fix = fix});
 }
 
-double bandwidth_of(const Link& link, const std::string& name,
+double bandwidth_of(double bytes_per_s, const std::string& name,
                     const std::string& option) {
-  if (link.bytes_per_s > 0) return link.bytes_per_s;
+  if (bytes_per_s > 0) return bytes_per_s;
   fail("the bandwidth " + name + " is not known", "a number above 0",
        "add " + option + " GB/s");
 }
@@ -61,7 +61,7 @@ AllReduceCost cost_of(Algorithm algorithm, bool is_one_host, int64_t ranks,
 /// the links of their switches. `sent` is what a rank sends.
 double between_hosts_s(const Network& network, int64_t ranks, double sent) {
   const double bandwidth =
-      bandwidth_of(network.between, "between hosts", "--bandwidth");
+      bandwidth_of(network.between.bytes_per_s, "between hosts", "--bandwidth");
   const auto n = static_cast<double>(ranks);
   const auto per_host = static_cast<double>(network.ranks_per_host);
   const double per_switch =
@@ -80,6 +80,23 @@ double between_hosts_s(const Network& network, int64_t ranks, double sent) {
   };
   const double host_s = leaving(per_host) / bandwidth;
   return has_switches ? std::max(host_s, leaving(per_switch) / uplink) : host_s;
+}
+
+/// Returns the time in which one of `here` ranks of a host moves `moved` bytes
+/// for a message of `bytes`.
+double within_host_s(const Network& network, double here, double bytes,
+                     double moved) {
+  const double near_s =
+      moved / bandwidth_of(network.host.bytes_per_s, "within a host",
+                           "--host-bandwidth");
+  const auto cores = static_cast<double>(network.cores_per_host);
+  const double of_core = cores > 0 ? std::max(1.0, here / cores) : 1;
+  const double cached = network.cache_bytes / of_core / bytes;
+  if (network.cache_bytes == 0 || cached >= 1) return near_s;
+  const double far_s =
+      moved / bandwidth_of(network.memory_bytes_per_s, "beyond the caches",
+                           "--memory-bandwidth");
+  return cached * near_s + (1 - cached) * far_s;
 }
 
 }  // namespace
@@ -131,7 +148,6 @@ double all_reduce_s(const Network& network, int64_t ranks, double bytes) {
       static_cast<double>(std::min(ranks, network.ranks_per_host));
   const auto cores = static_cast<double>(network.cores_per_host);
   const double turns = cores > 0 ? std::max(1.0, std::ceil(here / cores)) : 1;
-  const double crowd = cores > 0 ? std::max(1.0, here / cores) : 1;
   const double latency_s =
       cost.waits * (hosts == 1 ? network.host.latency_s
                                : std::max(network.host.latency_s,
@@ -144,9 +160,7 @@ double all_reduce_s(const Network& network, int64_t ranks, double bytes) {
   const double link_s =
       hosts == 1 ? 0 : between_hosts_s(network, ranks, cost.bytes);
   if (here == 1) return latency_s + link_s;
-  const double host_s =
-      turns * std::pow(crowd, network.contention) * cost.bytes /
-      bandwidth_of(network.host, "within a host", "--host-bandwidth");
+  const double host_s = turns * within_host_s(network, here, bytes, cost.bytes);
   return latency_s + std::max(link_s, host_s);
 }
 

@@ -35,9 +35,11 @@ struct Network {
   /// Cores of a host. More ranks than cores take turns. 0 means that every rank
   /// has its own core or GPU.
   int64_t cores_per_host = 0;
-  /// Ranks that take turns also evict each other's data from the caches: they
-  /// move bytes (ranks / cores) ^ contention times slower than one turn.
-  double contention = 0;
+  /// Bytes of a message that a core has in its caches, for all ranks that share
+  /// it. The rest of a larger message moves at `memory_bytes_per_s` instead of
+  /// the bandwidth of `host`. 0 means that there is no such limit.
+  double cache_bytes = 0;
+  double memory_bytes_per_s = 0;
   double message_s = 0;  ///< work of a rank for each message
   /// Between the ranks of a host. The bandwidth is that of one rank.
   Link host;

@@ -1,6 +1,8 @@
 #include "lockstep/simulate/failures.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -40,6 +42,7 @@ double mean(const std::vector<double>& values) {
 // formula assumes few failures, so it is tested where it gives 0.75 or more.
 TEST(Failures, AgreeWithTheFormulaOfMetasStudy) {
   int compared = 0;
+  double largest = 0;
   for (const double rate : {2.34e-3, 6.5e-3}) {
     for (const int64_t nodes : {16, 128, 512, 2048}) {
       for (const double restart_s : {60.0, 300.0, 1200.0}) {
@@ -60,12 +63,16 @@ TEST(Failures, AgreeWithTheFormulaOfMetasStudy) {
                 << nodes << " nodes, " << rate << ", restart " << restart_s
                 << ", checkpoint " << checkpoint_s << ", interval "
                 << interval_s << ", formula " << expected;
+            largest =
+                std::max(largest, std::abs(training.ratio / expected - 1));
             ++compared;
           }
         }
       }
     }
   }
+  RecordProperty("compared", compared);
+  RecordProperty("largest_error", std::to_string(largest));
   EXPECT_GT(compared, 100);
 }
 
@@ -85,6 +92,7 @@ TEST(Failures, ScatterAroundThoseOfLlama3) {
   const double bound = 1.96 * std::sqrt(419.0);  // 95 %
   int inside = 0;
   for (const double count : counts) inside += std::abs(count - 419) <= bound;
+  RecordProperty("inside", inside);
   EXPECT_GE(inside, 180);
   EXPECT_LE(inside, 199);
   EXPECT_NEAR(mean(counts), 419, 4 * std::sqrt(419.0 / 200));

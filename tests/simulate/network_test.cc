@@ -59,8 +59,24 @@ TEST(AllReduceTime, GrowsWithTurnsOnTheCores) {
                   .host = {.latency_s = 0, .bytes_per_s = 1e9}};
   EXPECT_DOUBLE_EQ(all_reduce_s(network, 2, 1e6), 1e-3);
   EXPECT_DOUBLE_EQ(all_reduce_s(network, 3, 1e6), 2 * 4e-3 / 3);
-  network.contention = 0.5;
-  EXPECT_DOUBLE_EQ(all_reduce_s(network, 8, 1e6), 4 * 2 * 1.75e-3);
+  EXPECT_DOUBLE_EQ(all_reduce_s(network, 8, 1e6), 4 * 1.75e-3);
+  network.message_s = 1e-6;
+  EXPECT_DOUBLE_EQ(all_reduce_s(network, 8, 1e6), 4 * (1.75e-3 + 14e-6));
+}
+
+TEST(AllReduceTime, IsLongerBeyondTheCaches) {
+  Network network{.algorithm = Algorithm::kTcp,
+                  .ranks_per_host = 4,
+                  .cores_per_host = 2,
+                  .cache_bytes = 1e6,
+                  .memory_bytes_per_s = 0.5e9,
+                  .host = {.latency_s = 0, .bytes_per_s = 1e9}};
+  EXPECT_DOUBLE_EQ(all_reduce_s(network, 2, 1e6), 1e-3);
+  EXPECT_DOUBLE_EQ(all_reduce_s(network, 2, 2e6), 1e-3 + 2e-3);
+  // Two ranks share a core and its caches.
+  EXPECT_DOUBLE_EQ(all_reduce_s(network, 4, 1e6), 2 * 1.5 * (0.5e-3 + 1e-3));
+  network.memory_bytes_per_s = 0;
+  EXPECT_THROW((void)all_reduce_s(network, 2, 2e6), InvalidArgument);
 }
 
 TEST(AllReduceTime, CountsWhatLeavesASwitch) {

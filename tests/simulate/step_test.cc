@@ -1,6 +1,7 @@
 #include "lockstep/simulate/step.h"
 
 #include <cmath>
+#include <utility>
 
 #include <gtest/gtest.h>
 

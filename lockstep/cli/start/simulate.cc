@@ -50,7 +50,7 @@ struct SimulateFlags {
   // The network.
   std::string algorithm = "auto";
   int64_t ranks_per_host = 8, cores_per_host = 0, hosts_per_switch = 0;
-  double contention = 0, message_us = 0, oversubscription = 1;
+  double cache_kib = 0, memory_gb_s = 0, message_us = 0, oversubscription = 1;
   double host_latency_us = 0, host_gb_s = 0, latency_us = 0, gb_s = 0;
   std::vector<std::string> bus;
   // Failures.
@@ -120,6 +120,11 @@ void require_known(const std::optional<double>& value, const char* what,
 }
 
 Inputs to_inputs(const SimulateFlags& flags) {
+  if (flags.overlap > 1) {
+    throw BadUsage(
+        fmt::format("[usage] --overlap: expected a share from 0 to 1, got {}",
+                    flags.overlap));
+  }
   require_known(flags.compute_ms, "the time of the computation",
                 "--compute-ms MS", flags.run);
   require_known(flags.bytes, "the size of the gradients", "--bytes N",
@@ -149,7 +154,8 @@ Inputs to_inputs(const SimulateFlags& flags) {
   inputs.network = {.algorithm = algorithms.at(flags.algorithm),
                     .ranks_per_host = flags.ranks_per_host,
                     .cores_per_host = flags.cores_per_host,
-                    .contention = flags.contention,
+                    .cache_bytes = flags.cache_kib * 1024,
+                    .memory_bytes_per_s = flags.memory_gb_s * 1e9,
                     .message_s = flags.message_us / 1e6,
                     .host = {.latency_s = flags.host_latency_us / 1e6,
                              .bytes_per_s = flags.host_gb_s * 1e9},
@@ -215,8 +221,8 @@ void print_in_terminal(const Table& table) {
 void print_steps(const std::vector<Prediction>& rows, const Inputs& inputs,
                  bool has_time) {
   std::vector<std::string> header{
-      "ranks",      "hosts",   "compute ms", "exposed ms",
-      "waiting ms", "step ms", "efficiency", inputs.unit + "/s/rank"};
+      "ranks",   "hosts",   "compute",    "exposed",
+      "waiting", "step ms", "efficiency", inputs.unit + "/s/rank"};
   if (has_time) header.emplace_back("days");
   Table table(header);
   table.align(std::vector<Align>(header.size(), Align::kRight));
@@ -224,10 +230,10 @@ void print_steps(const std::vector<Prediction>& rows, const Inputs& inputs,
     std::vector<std::string> cells{
         std::to_string(step.ranks),
         std::to_string(step.hosts),
-        fmt::format("{:.3f}", step.compute_s * 1e3),
-        fmt::format("{:.3f}", step.exposed_s * 1e3),
-        fmt::format("{:.3f}", step.waiting_s * 1e3),
-        fmt::format("{:.3f}", step.step_s * 1e3),
+        fmt::format("{:.2f}", step.compute_s * 1e3),
+        fmt::format("{:.2f}", step.exposed_s * 1e3),
+        fmt::format("{:.2f}", step.waiting_s * 1e3),
+        fmt::format("{:.2f}", step.step_s * 1e3),
         fmt::format("{:.1f} %", step.efficiency * 100),
         fmt::format("{:.1f}", step.samples_per_s_of_rank)};
     if (has_time) cells.push_back(in_days(*time));
@@ -345,7 +351,7 @@ void add_profile_options(CLI::App& app, SimulateFlags& flags) {
   add_number(app, "--overlap", flags.overlap,
              "share of the computation during which gradients are exchanged, "
              "0 to 1")
-      ->check(number(0, Bound::kIncluded, 1.0000001))
+      ->check(number(0))
       ->group(group);
   add_number(app, "--samples-per-rank", flags.samples,
              "samples (or tokens) of a rank in a step")
@@ -384,11 +390,6 @@ void add_network_options(CLI::App& app, SimulateFlags& flags) {
   add_count(app, "--cores-per-host", flags.cores_per_host, {0, kMostRanks},
             "cores that these ranks share; 0: each has its own core or GPU")
       ->group(group);
-  add_number(app, "--contention", flags.contention,
-             "exponent of ranks/cores by which ranks that share cores move "
-             "bytes more slowly")
-      ->check(number(0))
-      ->group(group);
   add_number(app, "--message-us", flags.message_us,
              "work of a rank for each message or word that it reads, us")
       ->check(number(0))
@@ -399,6 +400,15 @@ void add_network_options(CLI::App& app, SimulateFlags& flags) {
       ->group(group);
   add_number(app, "--host-bandwidth", flags.host_gb_s,
              "bandwidth of a rank within a host, GB/s")
+      ->default_str("none")
+      ->check(number(0, Bound::kExcluded))
+      ->group(group);
+  add_number(app, "--cache-kib", flags.cache_kib,
+             "KiB of a message that a core's caches hold; 0: all of it")
+      ->check(number(0))
+      ->group(group);
+  add_number(app, "--memory-bandwidth", flags.memory_gb_s,
+             "bandwidth of a rank beyond the caches, GB/s")
       ->default_str("none")
       ->check(number(0, Bound::kExcluded))
       ->group(group);
