@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// Training that nodes interrupt. After a failure, the job is detected as
-// failed, restarts, and repeats what it did since its last checkpoint.
+// Training that failures of nodes interrupt. After a failure has been noticed,
+// the job restarts and repeats its work since the last checkpoint.
 namespace lockstep::simulate {
 
 inline constexpr double kDay = 86'400;

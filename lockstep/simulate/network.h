@@ -7,9 +7,9 @@
 // The costs are those of docs/collectives.md.
 namespace lockstep::simulate {
 
-/// How the ranks sum. kAuto is what Lockstep does: shared memory on one host,
-/// TCP between hosts. kTcp uses TCP on one host, too. kRing is the ring of NCCL
-/// and MPI.
+/// The algorithm of an all-reduce. kAuto is that of Lockstep: shared memory on
+/// one host, TCP between hosts. kTcp uses TCP on one host, too. kRing is the
+/// ring of NCCL and MPI.
 enum class Algorithm { kAuto, kTcp, kRing };
 
 /// The cost of one all-reduce, for a rank.

@@ -6,7 +6,7 @@
 
 namespace lockstep::simulate {
 
-/// What a report of `lockstep train` says about a run on one device.
+/// The profile of a run on one device, from its report.
 struct RunProfile {
   Profile profile;          ///< has one bucket, and no overlap
   bool has_tokens = false;  ///< samples are counted in tokens

@@ -10,8 +10,8 @@
 // computation did not hide.
 namespace lockstep::simulate {
 
-/// How much the time of a rank's computation varies from step to step. Every
-/// rank and step is drawn independently.
+/// The distribution of the time of a rank's computation. Every rank and step is
+/// drawn independently.
 struct Stragglers {
   /// Standard deviation divided by the mean of a log-normal distribution.
   double variation = 0;
@@ -23,7 +23,7 @@ struct Stragglers {
   double slow_factor = 1;
 };
 
-/// What a rank does in a step, however many ranks there are.
+/// The work of a rank in a step, which is the same at any number of ranks.
 struct Profile {
   double compute_s = 0;  ///< mean
   double gradient_bytes = 0;

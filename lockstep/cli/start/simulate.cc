@@ -61,7 +61,7 @@ struct SimulateFlags {
   std::string report;
 };
 
-/// What is simulated, from the flags and the run.
+/// The simulation that the flags and the run describe.
 struct Inputs {
   simulate::Profile profile;
   simulate::Network network;
