@@ -220,16 +220,19 @@ void print_in_terminal(const Table& table) {
 
 void print_steps(const std::vector<Prediction>& rows, const Inputs& inputs,
                  bool has_time) {
-  std::vector<std::string> header{
-      "ranks",   "hosts",   "compute",    "exposed",
-      "waiting", "step ms", "efficiency", inputs.unit + "/s/rank"};
+  std::vector<std::string> header{"ranks",
+                                  "compute",
+                                  "exposed",
+                                  "waiting",
+                                  "step ms",
+                                  "efficiency",
+                                  inputs.unit + "/s/rank"};
   if (has_time) header.emplace_back("days");
   Table table(header);
   table.align(std::vector<Align>(header.size(), Align::kRight));
   for (const auto& [step, failures, optimum, expected, training, time] : rows) {
     std::vector<std::string> cells{
         std::to_string(step.ranks),
-        std::to_string(step.hosts),
         fmt::format("{:.2f}", step.compute_s * 1e3),
         fmt::format("{:.2f}", step.exposed_s * 1e3),
         fmt::format("{:.2f}", step.waiting_s * 1e3),
