@@ -226,6 +226,17 @@ ChildProcess::ChildProcess(const ChildOptions& options)
     reap(pid_);
     throw ProcessStartError(options.program, error);
   }
+  watch(options.program);
+}
+
+ChildProcess ChildProcess::adopt(pid_t pid) {
+  ChildProcess child;
+  child.pid_ = pid;
+  child.watch(std::to_string(pid));
+  return child;
+}
+
+void ChildProcess::watch(const std::string& name) {
   pidfd_ =
       FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
   if (pidfd_.is_open()) return;
@@ -237,7 +248,7 @@ ChildProcess::ChildProcess(const ChildOptions& options)
   ::kill(-pid_, SIGKILL);
   reap(pid_);
   throw IoError({.code = ErrorCode::kProcessStart,
-                 .what = "can't watch the process of " + options.program,
+                 .what = "can't watch the process of " + name,
                  .expected = "Linux 5.3 or later",
                  .got = std::strerror(error)});
 }

@@ -116,6 +116,7 @@ void Agent::begin_attempt() {
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(rendezvous_, options_, attempt_);
   grant_store_access(rendezvous_, block_, attempt_);
+  team_.start_spare(rendezvous_.group, master, signals_.fd());
   team_.begin(rendezvous_.group, master, attempt_);
   begin_peer_watch();
 }
@@ -164,6 +165,7 @@ void Agent::watch_workers() {
     check_hangs();
     check_progress();
     snapshots_.look();
+    team_.look_after_spare();
     if (!team_.is_at_work() && is_job_over()) return;
     if (!team_.is_alive() && !has_told_done && peers_) {
       peers_->announce_done();
@@ -253,22 +255,13 @@ bool Agent::join_next_attempt(const SharedEnd& end) {
   }
 }
 
-std::vector<WorkerStream*> Agent::streams() {
-  std::vector<WorkerStream*> all;
-  for (Worker& worker : team_.workers()) {
-    all.push_back(&worker.out);
-    all.push_back(&worker.err);
-  }
-  return all;
-}
-
 bool Agent::wait_for_events(int timeout_ms) {
   std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0},
                           {peers_ ? peers_->fd() : -1, POLLIN, 0},
                           {out_.has_pending() ? out_.fd() : -1, POLLOUT, 0},
                           {err_.has_pending() ? err_.fd() : -1, POLLOUT, 0}};
   const size_t first_stream = fds.size();
-  const auto all = streams();
+  const auto all = team_.streams();
   for (const auto* stream : all) {
     fds.push_back({stream->wants_more() ? stream->fd() : -1, POLLIN, 0});
   }

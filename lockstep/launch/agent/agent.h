@@ -75,7 +75,6 @@ class Agent {
   bool may_leave() const;
   bool is_job_over() const;
   uint64_t steps_done() const;
-  std::vector<WorkerStream*> streams();
   std::vector<Failure> own_failures() const;
 
   const RunOptions& options_;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -220,33 +221,84 @@ void WorkerTeam::assign_rank(const Group& group, int attempt,
   slot.attempt = static_cast<uint32_t>(attempt) + 1;
 }
 
+ChildOptions WorkerTeam::process_plan(
+    const std::map<std::string, std::string>& variables) const {
+  ChildOptions plan;
+  plan.program = find_program(command_.front(), options_.environment);
+  plan.arguments = command_;
+  plan.environment = merged_environment(variables);
+  plan.default_signals = signals_but_hangup();
+  plan.dies_with_thread = true;
+  return plan;
+}
+
+ChildProcess WorkerTeam::start_process(const control::RankSetup& setup) const {
+  ChildOptions plan = process_plan(setup.variables);
+  plan.cores = setup.cores;
+  plan.out_fd = setup.out_fd;
+  plan.err_fd = setup.err_fd;
+  return start_worker(plan);
+}
+
+void WorkerTeam::start_spare(const Group& group, const Endpoint& master,
+                             int interrupt_fd) {
+  if (!options_.has_spare_worker || spare_) return;
+  // Libraries read some variables when they are loaded, such as
+  // OMP_NUM_THREADS.
+  const size_t cores =
+      core_share(allowed_cores(), 0, static_cast<size_t>(options_.workers))
+          .size();
+  auto variables = worker_variables(options_, group, master, /*local_rank=*/0,
+                                    /*attempt=*/0, cores, /*error_file=*/"");
+  // A program that doesn't use Lockstep must not take itself for a rank.
+  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) {
+    variables[name] = "spare";
+  }
+  variables[control::kSpareVariable] = std::to_string(::getpid());
+  spare_ = std::make_unique<Spare>(process_plan(variables), leftovers_, err_);
+  spare_->wait_until_ready(interrupt_fd);
+}
+
+void WorkerTeam::look_after_spare() {
+  if (spare_) spare_->look();
+}
+
+std::vector<WorkerStream*> WorkerTeam::streams() {
+  std::vector<WorkerStream*> all;
+  for (Worker& worker : workers_) {
+    all.push_back(&worker.out);
+    all.push_back(&worker.err);
+  }
+  if (spare_) {
+    for (WorkerStream* stream : spare_->streams()) all.push_back(stream);
+  }
+  return all;
+}
+
 Worker WorkerTeam::start(const Group& group, const Endpoint& master,
                          int attempt, int local_rank) {
   const std::string folder = logs_.folder(local_rank);
   const auto cores =
       core_share(allowed_cores(), static_cast<size_t>(local_rank),
                  static_cast<size_t>(options_.workers));
-  ChildOptions plan;
-  plan.program = find_program(command_.front(), options_.environment);
-  plan.arguments = command_;
   auto variables =
       worker_variables(options_, group, master, local_rank, attempt,
                        cores.size(), folder + "/error.json");
   variables[control::kAgentVariable] = block_.variable(local_rank);
-  plan.environment = merged_environment(variables);
-  if (options_.pins_cores) plan.cores = cores;
   WorkerStream to_out(
       plan_stream(options_, group, folder, local_rank, Streams::kOut), out_);
   WorkerStream to_err(
       plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
-  plan.out_fd = to_out.worker_end();
-  plan.err_fd = to_err.worker_end();
-  plan.default_signals = signals_but_hangup();
-  plan.dies_with_thread = true;
   control::WorkerSlot& slot = block_.slot(local_rank);
   slot.can_wait = 0;
   slot.waits_after = 0;
-  ChildProcess process = start_worker(plan);
+  const control::RankSetup setup{
+      .variables = variables,
+      .cores = options_.pins_cores ? cores : std::vector<int>(),
+      .out_fd = to_out.worker_end(),
+      .err_fd = to_err.worker_end()};
+  auto forked = spare_ ? spare_->fork(setup) : std::nullopt;
+  ChildProcess process = forked ? std::move(*forked) : start_process(setup);
   leftovers_.add_worker(process.pid());
   to_out.close_worker_end();
   to_err.close_worker_end();

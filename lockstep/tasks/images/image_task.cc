@@ -42,6 +42,12 @@ void ImageTask::begin(const train::TrainOptions& options,
   options_.data.warns = plan.rank == 0;
 }
 
+// The state of the run is loaded over the weights. A rank that replaces a lost
+// one would draw them for as long as a few steps take.
+void ImageTask::go_on_with(const Settings& /*model*/) {
+  init_ = models::Init::kNone;
+}
+
 std::shared_ptr<const data::BatchSource> ImageTask::training_data() {
   const auto dataset = data::open(options_.data, data::Split::kTrain);
   fit(options_.model, *dataset);
@@ -78,7 +84,7 @@ Settings ImageTask::settings() const {
 }
 
 ModuleSource ImageTask::make_model(const torch::Device& device) {
-  model_ = make_laid_out(options_.model, is_channels_last_);
+  model_ = make_laid_out(options_.model, is_channels_last_, init_);
   model_->to(device);
   return module_of(model_, options_.model, is_channels_last_);
 }

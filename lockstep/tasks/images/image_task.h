@@ -31,6 +31,7 @@ class ImageTask : public train::Task {
 
   void begin(const train::TrainOptions& options, const train::Plan& plan,
              const Settings& saved) override;
+  void go_on_with(const Settings& model) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
   std::string sample_name() const override { return "image"; }
@@ -45,6 +46,7 @@ class ImageTask : public train::Task {
  private:
   ImageOptions options_;
   bool is_channels_last_ = false;
+  models::Init init_ = models::Init::kRandom;
   uint64_t seed_ = 0;
   std::shared_ptr<models::Model> model_;
 };

@@ -53,6 +53,7 @@ TextTask::TextTask(TextOptions options,
 }
 
 void TextTask::go_on_with(const Settings& model) {
+  init_ = models::Init::kNone;  // the state of the run is loaded over it
   if (!options_.choice) return;
   CheckpointInfo info;
   info.model = model;
@@ -157,7 +158,7 @@ Settings TextTask::settings() const {
 }
 
 ModuleSource TextTask::make_model(const torch::Device& device) {
-  model_ = models::make_language_model(options_.model);
+  model_ = models::make_language_model(options_.model, init_);
   model_->to(device);
   return engine_module(model_);
 }

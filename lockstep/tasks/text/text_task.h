@@ -66,6 +66,7 @@ class TextTask : public train::Task {
   TextOptions options_;
   uint64_t seed_ = 0;
   int rank_ = 0;
+  models::Init init_ = models::Init::kRandom;
   TextData data_;
   std::shared_ptr<models::LanguageModel> model_;
 };

@@ -1,0 +1,112 @@
+#include "lockstep/launch/workers/spare.h"
+
+#include <array>
+#include <poll.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/log.h"
+
+namespace lockstep::launch {
+namespace {
+
+// From then on, the agent goes on without a spare worker.
+constexpr int kMostLost = 3;
+// A program that doesn't use Lockstep never gets ready. It would do its work
+// without a rank.
+constexpr double kReadyTimeoutS = 30;
+constexpr int kReadyPollMs = 5;
+
+StreamPlan stream_plan() { return {.log_path = {}, .label = "[spare] "}; }
+
+}  // namespace
+
+Spare::Spare(ChildOptions plan, Leftovers& leftovers, Console& console)
+    : plan_(std::move(plan)), leftovers_(leftovers), console_(console) {
+  start();
+}
+
+void Spare::start() {
+  control::SocketPair pair = control::make_socket_pair();
+  WorkerStream out(stream_plan(), console_);
+  WorkerStream err(stream_plan(), console_);
+  plan_.in_fd = pair.worker.get();
+  plan_.out_fd = out.worker_end();
+  plan_.err_fd = err.worker_end();
+  ChildProcess process(plan_);
+  leftovers_.add_worker(process.pid());
+  out.close_worker_end();
+  err.close_worker_end();
+  running_.emplace(Running{.process = std::move(process),
+                           .socket = std::move(pair.agent),
+                           .out = std::move(out),
+                           .err = std::move(err)});
+}
+
+void Spare::stop() {
+  if (!running_) return;
+  leftovers_.remove_worker(running_->process.pid());
+  running_.reset();
+}
+
+void Spare::lose(const std::string& why) {
+  running_->process.send(SIGKILL);
+  stop();
+  ++lost_;
+  log_warning("launch",
+              fmt::format("lost a spare worker: {}; {}", why,
+                          lost_ < kMostLost ? "another one is started"
+                                            : "workers start without one"));
+}
+
+bool Spare::is_ready() {
+  if (!running_) return false;
+  running_->is_ready =
+      running_->is_ready || control::is_spare_ready(running_->socket);
+  return running_->is_ready;
+}
+
+void Spare::wait_until_ready(int interrupt_fd) {
+  while (running_ && !is_ready()) {
+    look();
+    std::array<pollfd, 1> fds{{{interrupt_fd, POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), kReadyPollMs) > 0) return;
+  }
+}
+
+void Spare::look() {
+  if (!running_) return;
+  if (const auto& end = running_->process.poll_end()) {
+    // What ended the program once before main() would do so again.
+    if (!is_ready()) lost_ = kMostLost - 1;
+    lose(end->signal != 0 ? fmt::format("signal {}", end->signal)
+                          : fmt::format("exit code {}", end->exit_code));
+  } else if (!is_ready() && running_->age.seconds() > kReadyTimeoutS) {
+    lost_ = kMostLost - 1;  // another one would do the same
+    lose(
+        fmt::format("the program is not waiting after {:g} s; is it linked "
+                    "with Lockstep?",
+                    kReadyTimeoutS));
+  }
+  if (!running_ && lost_ < kMostLost) start();
+}
+
+std::optional<ChildProcess> Spare::fork(const control::RankSetup& setup) {
+  if (!is_ready()) return std::nullopt;
+  auto rank = control::fork_rank(running_->socket, setup);
+  if (!rank) {
+    lose("it forks no worker");
+    return std::nullopt;
+  }
+  ChildProcess process = ChildProcess::adopt(rank->pid());
+  rank->go();
+  return process;
+}
+
+std::vector<WorkerStream*> Spare::streams() {
+  if (!running_) return {};
+  return {&running_->out, &running_->err};
+}
+
+}  // namespace lockstep::launch
