@@ -165,7 +165,8 @@ void Agent::watch_workers() {
     check_hangs();
     check_progress();
     snapshots_.look();
-    team_.look_after_spare();
+    // A scheduler may have sent its signal to all processes of the job.
+    if (!state_.is_ending()) team_.look_after_spare();
     if (!team_.is_at_work() && is_job_over()) return;
     if (!team_.is_alive() && !has_told_done && peers_) {
       peers_->announce_done();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep::launch {
@@ -76,7 +77,17 @@ void Spare::wait_until_ready(int interrupt_fd) {
 }
 
 void Spare::look() {
-  if (!running_) return;
+  if (running_) check();
+  if (running_ || lost_ >= kMostLost) return;
+  try {
+    start();
+  } catch (const Error& error) {
+    lost_ = kMostLost;  // training goes on without it
+    log_warning("launch", text_of(error));
+  }
+}
+
+void Spare::check() {
   if (const auto& end = running_->process.poll_end()) {
     // What ended the program once before main() would do so again.
     if (!is_ready()) lost_ = kMostLost - 1;
@@ -89,7 +100,6 @@ void Spare::look() {
                     "with Lockstep?",
                     kReadyTimeoutS));
   }
-  if (!running_ && lost_ < kMostLost) start();
 }
 
 std::optional<ChildProcess> Spare::fork(const control::RankSetup& setup) {

@@ -45,6 +45,8 @@ class Spare {
 
   void start();
   void stop();
+  // Notices if it has ended, or doesn't get ready.
+  void check();
   // Counts a spare worker that is of no use, and ends it.
   void lose(const std::string& why);
   bool is_ready();

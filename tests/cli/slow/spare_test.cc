@@ -130,6 +130,11 @@ TEST(Spare, ThatIsStoppedDelaysTheRank) {
   const pid_t spare = spare_of(program);
   ASSERT_GT(spare, 0);
   ::kill(spare, SIGSTOP);
+  ASSERT_TRUE(program.wait_for_output("resumed from memory")) << program.err();
+  EXPECT_TRUE(wait_until([&] {
+    const pid_t now = spare_of(program);
+    return (now > 0 && now != spare) || state_of(program.pid()) == 'Z';
+  }));
   EXPECT_EQ(program.wait(), 0) << program.err();
   EXPECT_PRED2(contains, program.err(),
                "lost a spare worker: it forks no worker");
