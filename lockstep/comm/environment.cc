@@ -16,7 +16,7 @@ namespace {
 // A spare worker waits here, with its libraries loaded and before any code of
 // the program runs. Its variables and cores are those of its rank when it goes
 // on, so the program can't tell that it waited. The priority is the first that
-// programs may use: initializers may read the environment, too.
+// programs may use, because their initializers may read the environment.
 [[gnu::constructor(101)]] void wait_before_main() { control::wait_as_spare(); }
 
 // torchrun writes "True", as Python does.

@@ -47,8 +47,8 @@ struct RunOptions {
   std::string role = "default";
   /// Number of times that failed workers are replaced.
   int max_restarts = 0;
-  /// Whether a process of the program waits with its libraries loaded, from
-  /// which workers are forked. See docs/launcher.md.
+  /// Keeps a process of the program that has loaded its libraries, and forks
+  /// workers from it. See docs/launcher.md.
   bool has_spare_worker = false;
   double monitor_interval_s = 0.1;
   /// If workers that report their steps make no progress for this time, the
