@@ -32,7 +32,7 @@ struct SocketPair {
 /// Creates such a connection. Throws IoError.
 SocketPair make_socket_pair();
 
-/// What makes a process a certain rank.
+/// The surroundings of a process that becomes a rank.
 struct RankSetup {
   std::map<std::string, std::string> variables;  ///< added to its environment
   std::vector<int> cores;  ///< to run on; empty: those of the spare worker

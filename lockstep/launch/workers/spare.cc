@@ -12,7 +12,7 @@
 namespace lockstep::launch {
 namespace {
 
-// From then on, the agent goes on without a spare worker.
+// After this many, the agent goes on without a spare worker.
 constexpr int kMostLost = 3;
 // A program that doesn't use Lockstep never gets ready. It would do its work
 // without a rank.
@@ -89,7 +89,7 @@ void Spare::look() {
 
 void Spare::check() {
   if (const auto& end = running_->process.poll_end()) {
-    // What ended the program once before main() would do so again.
+    // It ended before main(), and another one would do the same.
     if (!is_ready()) lost_ = kMostLost - 1;
     lose(end->signal != 0 ? fmt::format("signal {}", end->signal)
                           : fmt::format("exit code {}", end->exit_code));
