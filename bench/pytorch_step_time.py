@@ -20,6 +20,8 @@ is timed: zero_grad, forward, cross entropy, backward, optimizer.
                         inputs (N, 3, 32, 32)
     gpt-char            GPT-2 with 4 layers, 4 heads, width 128, 65 tokens;
                         inputs (N, 64); and gpt-nano, gpt2, gpt2-medium, ...
+    gpt-wide            GPT-2 with 2 layers, 12 heads, width 768, 50,257 tokens;
+                        inputs (N, 256)
     mlp                 6 x (Linear 1024, ReLU), Linear 10; inputs (N, 1024)
     resnet18, resnet34  3x3 stem without max-pool; inputs (N, 3, 32, 32)
 """
@@ -55,6 +57,7 @@ CLASSES = 10
 BLOCKS = {'resnet18': (2, 2, 2, 2), 'resnet34': (3, 4, 6, 3)}
 # Layers, heads, width, context, vocabulary.
 GPTS = {'gpt-nano': (3, 3, 48, 64, 65), 'gpt-char': (4, 4, 128, 64, 65),
+        'gpt-wide': (2, 12, 768, 256, 50257),
         'gpt2': (12, 12, 768, 1024, 50257),
         'gpt2-medium': (24, 16, 1024, 1024, 50257),
         'gpt2-large': (36, 20, 1280, 1024, 50257),

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/models/language/cross_entropy_rows.h"
 #include "lockstep/models/language/language_model.h"
 
 namespace lockstep::models {
@@ -29,6 +30,33 @@ at::ScalarType sum_type(const torch::Tensor& tensor) {
                                                  : torch::kFloat32;
 }
 
+/// Returns the loss of a chunk, and with `needs_gradient`, turns its logits
+/// (rows, V) into their gradients.
+torch::Tensor loss_of_chunk(torch::Tensor& logits, const torch::Tensor& target,
+                            const torch::Tensor& weights, at::ScalarType wide,
+                            bool needs_gradient) {
+  const at::ScalarType type = logits.scalar_type();
+  if (logits.is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
+      wide == at::kFloat) {
+    return torch::full(
+        {}, cross_entropy_of_rows(logits, target, weights, needs_gradient),
+        weights.options());
+  }
+  // First the logarithms of the probabilities, then the gradients of the
+  // logits, which are the probabilities minus one at the target.
+  torch::Tensor values = torch::log_softmax(logits, 1, wide);
+  logits.reset();
+  const torch::Tensor index = target.unsqueeze(1);
+  const torch::Tensor factors = weights.unsqueeze(1);
+  const torch::Tensor loss = -(values.gather(1, index) * factors).sum();
+  if (needs_gradient) {
+    values.exp_().scatter_add_(1, index,
+                               torch::full_like(index, -1, values.options()));
+    logits = values.mul_(factors).to(type);
+  }
+  return loss;
+}
+
 class ChunkedCrossEntropy
     : public torch::autograd::Function<ChunkedCrossEntropy> {
  public:
@@ -49,34 +77,32 @@ class ChunkedCrossEntropy
     torch::Tensor loss = torch::zeros({}, hidden.options().dtype(wide));
     torch::Tensor hidden_gradient;
     torch::Tensor weight_gradient;
-    if (needs_gradients) {
-      hidden_gradient = torch::empty_like(hidden);
-      weight_gradient = torch::zeros_like(weight);
-    }
+    if (needs_gradients) hidden_gradient = torch::empty_like(hidden);
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_rows) {
       const int64_t end = std::min(begin + chunk_rows, hidden.size(0));
       const torch::Tensor rows = hidden.slice(0, begin, end).to(type);
       // An ignored target has the weight 0, so its class does not matter.
-      const torch::Tensor target =
-          targets.slice(0, begin, end).clamp_min(0).unsqueeze(1);
-      const torch::Tensor weights =
-          (kept.slice(0, begin, end).to(wide) / count).unsqueeze(1);
-      // (rows, V): first the logarithms of the probabilities, then the
-      // gradients of the logits, which are the probabilities minus one at the
-      // target.
-      torch::Tensor logits = torch::mm(rows, cast_weight.t());
-      torch::Tensor values = torch::log_softmax(logits, 1, wide);
-      logits.reset();
-      loss.sub_((values.gather(1, target) * weights).sum());
+      const torch::Tensor target = targets.slice(0, begin, end).clamp_min(0);
+      const torch::Tensor weights = kept.slice(0, begin, end).to(wide) / count;
+      torch::Tensor gradient = torch::mm(rows, cast_weight.t());
+      loss.add_(
+          loss_of_chunk(gradient, target, weights, wide, needs_gradients));
       if (!needs_gradients) continue;
-      values.exp_().scatter_add_(
-          1, target, torch::full_like(target, -1, values.options()));
-      const torch::Tensor gradient = values.mul_(weights).to(type);
       hidden_gradient.slice(0, begin, end)
           .copy_(torch::mm(gradient, cast_weight));
-      weight_gradient.add_(torch::mm(gradient.t(), rows));
+      if (!weight_gradient.defined()) {
+        weight_gradient =
+            torch::mm(gradient.t(), rows).to(weight.scalar_type());
+      } else if (weight_gradient.scalar_type() == type) {
+        weight_gradient.addmm_(gradient.t(), rows);
+      } else {
+        weight_gradient.add_(torch::mm(gradient.t(), rows));
+      }
     }
     if (needs_gradients) {
+      if (!weight_gradient.defined()) {
+        weight_gradient = torch::zeros_like(weight);
+      }
       context->save_for_backward({hidden_gradient, weight_gradient});
     }
     return loss;
@@ -125,6 +151,17 @@ void check_shapes(const torch::Tensor& hidden, const torch::Tensor& weight,
                           kIgnored, kIgnored)});
 }
 
+/// Returns the rows of equal chunks with at most 16 Mi logits, or 128 rows.
+/// Each chunk reads and writes the gradient of the weight, so that they are not
+/// smaller.
+int64_t usual_chunk_rows(int64_t rows, int64_t vocabulary) {
+  constexpr int64_t kLogits = int64_t{16} << 20;
+  const int64_t most =
+      std::max<int64_t>(128, kLogits / std::max<int64_t>(vocabulary, 1));
+  const int64_t chunks = std::max<int64_t>((rows + most - 1) / most, 1);
+  return std::max<int64_t>((rows + chunks - 1) / chunks, 1);
+}
+
 }  // namespace
 
 WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
@@ -142,11 +179,9 @@ WeightedLoss chunked_cross_entropy(const torch::Tensor& hidden,
   if (counts[1].item<int64_t>() > 0) {
     refuse_target(targets, is_wrong, vocabulary);
   }
-  constexpr int64_t kLogits = int64_t{4} << 20;
-  const int64_t rows =
-      chunk_rows > 0
-          ? chunk_rows
-          : std::max<int64_t>(128, kLogits / std::max<int64_t>(vocabulary, 1));
+  const int64_t rows = chunk_rows > 0
+                           ? chunk_rows
+                           : usual_chunk_rows(hidden.size(0), vocabulary);
   const bool needs_gradients =
       torch::GradMode::is_enabled() &&
       (hidden.requires_grad() || weight.requires_grad());

@@ -10,11 +10,6 @@
 namespace lockstep::models {
 namespace {
 
-// Context length below which LibTorch's attention for CPUs is up to four times
-// as fast in float32 as in a half precision, where each of the small products
-// sets up a oneDNN primitive. From this length on, both are equally fast.
-constexpr int64_t kShortContext = 512;
-
 void append(torch::Tensor& cached, torch::Tensor& fresh) {
   if (cached.defined()) fresh = torch::cat({cached, fresh}, 2);
   cached = fresh;

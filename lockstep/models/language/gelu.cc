@@ -1,14 +1,19 @@
 #include "lockstep/models/language/gelu.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "lockstep/device/intra_op.h"
+#include "lockstep/models/language/kernels.h"
+#include "lockstep/models/language/simd.h"
 
 namespace lockstep::models {
 namespace {
 
+using simd::kLanes;
+using simd::Lanes;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -16,131 +21,48 @@ using torch::autograd::variable_list;
 // Number of elements that are worth a thread.
 constexpr int64_t kGrain = 16384;
 
-// The following functions are inlined into loops that the compiler vectorizes.
-// A branch or a call would prevent that.
-#define LOCKSTEP_INLINE [[gnu::always_inline]] inline
-
-LOCKSTEP_INLINE float load(float value) { return value; }
-LOCKSTEP_INLINE float load(c10::BFloat16 value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value.x) << 16);
-}
-
-LOCKSTEP_INLINE void store(float value, float& to) { to = value; }
-LOCKSTEP_INLINE void store(float value, c10::BFloat16& to) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  // Round to nearest, ties to even.
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  // For a NaN, the sum could be an infinity.
-  to.x = static_cast<uint16_t>(value != value ? 0x7fc0 : rounded);
-}
-
-/// Returns exp(x) for x from -88 to 88, with Cephes' polynomial (Moshier,
-/// expf.c).
-LOCKSTEP_INLINE float exponential(float x) {
-  // Adding this to a small number rounds it to an integer in the low bits.
-  constexpr float kRounds = 12582912;
-  const float shifted = (x * 1.44269504F) + kRounds;
-  const float n = shifted - kRounds;
-  const float r = (x - (n * 0.693359375F)) - (n * -2.12194440e-4F);
-  float p = 1.9875691500e-4F;
-  p = (p * r) + 1.3981999507e-3F;
-  p = (p * r) + 8.3334519073e-3F;
-  p = (p * r) + 4.1665795894e-2F;
-  p = (p * r) + 1.6666665459e-1F;
-  p = (p * r) + 5.0000001201e-1F;
-  p = ((p * r * r) + r) + 1;
-  const uint32_t two_to_n =
-      (std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000;
-  return p * std::bit_cast<float>(two_to_n);
-}
-
 constexpr float kCubic = 0.044715F;
 constexpr float kTwiceRoot = 1.5957691216F;  // 2 sqrt(2/pi)
 
 /// Limits x to a range in which the exponential is finite. Outside it, GELU is
 /// x or 0. A NaN stays a NaN.
-LOCKSTEP_INLINE float limited(float x) {
-  x = x < -10 ? -10 : x;
-  return x > 10 ? 10 : x;
+LOCKSTEP_INLINE Lanes limited(Lanes x) {
+  return simd::least(simd::most(x, -10), 10);
 }
 
 /// Returns (1 + tanh(u)) / 2 for GELU's u, which is the sigmoid of 2u. Takes a
 /// limited x.
-LOCKSTEP_INLINE float gate(float x) {
-  return 1 / (1 + exponential(-kTwiceRoot * (x + (kCubic * x * x * x))));
+LOCKSTEP_INLINE Lanes gate(Lanes x) {
+  const Lanes u = x + (kCubic * x * x * x);
+  return simd::all(1) / (simd::exponential(-kTwiceRoot * u) + 1);
 }
 
-template <class T>
-LOCKSTEP_INLINE void forward_loop(const T* __restrict x, T* __restrict y,
-                                  int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = load(x[i]);
-    store(value * gate(limited(value)), y[i]);
-  }
-}
-
-template <class T>
-LOCKSTEP_INLINE void backward_loop(const T* __restrict x,
-                                   const T* __restrict upstream,
-                                   T* __restrict gradient, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = limited(load(x[i]));
-    const float g = gate(value);
-    const float slope = kTwiceRoot * (1 + (3 * kCubic * value * value));
-    const float bend = value * g * (1 - g) * slope;
-    store(load(upstream[i]) * (g + bend), gradient[i]);
-  }
+/// Returns the slope of GELU. Takes a limited x and its gate.
+LOCKSTEP_INLINE Lanes slope(Lanes x, Lanes g) {
+  const Lanes inner = kTwiceRoot * ((3 * kCubic * x * x) + 1);
+  return g + (x * g * (simd::all(1) - g) * inner);
 }
 
 /// Writes GELU(x) to `out`, or with `upstream`, the gradient of x.
-template <class T>
-using Loop = void (*)(const T* x, const T* upstream, T* out, int64_t count);
-
-template <class T>
-LOCKSTEP_INLINE void either_loop(const T* x, const T* upstream, T* out,
-                                 int64_t count) {
-  if (upstream == nullptr) {
-    forward_loop(x, out, count);
-  } else {
-    backward_loop(x, upstream, out, count);
+struct GeluLoop {
+  template <class T>
+  LOCKSTEP_INLINE static void run(const T* x, const T* upstream, T* out,
+                                  int64_t count) {
+    if (upstream == nullptr) {
+      simd::for_lanes(count, [=](int64_t i, int64_t n) LOCKSTEP_INLINE_LAMBDA {
+        const Lanes value = simd::load(x + i, n);
+        simd::store(value * gate(limited(value)), out + i, n);
+      });
+      return;
+    }
+    simd::for_lanes(count, [=](int64_t i, int64_t n) LOCKSTEP_INLINE_LAMBDA {
+      const Lanes value = limited(simd::load(x + i, n));
+      const Lanes gradient =
+          simd::load(upstream + i, n) * slope(value, gate(value));
+      simd::store(gradient, out + i, n);
+    });
   }
-}
-
-template <class T>
-void plain_loop(const T* x, const T* upstream, T* out, int64_t count) {
-  either_loop(x, upstream, out, count);
-}
-
-#if defined(__x86_64__)
-
-#define LOCKSTEP_AVX2 [[gnu::target("avx2")]]
-#define LOCKSTEP_AVX512 [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq")]]
-
-template <class T>
-LOCKSTEP_AVX2 void avx2_loop(const T* x, const T* upstream, T* out,
-                             int64_t count) {
-  either_loop(x, upstream, out, count);
-}
-template <class T>
-LOCKSTEP_AVX512 void avx512_loop(const T* x, const T* upstream, T* out,
-                                 int64_t count) {
-  either_loop(x, upstream, out, count);
-}
-
-#endif
-
-template <class T>
-Loop<T> best_loop() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return avx512_loop<T>;
-  }
-  if (__builtin_cpu_supports("avx2")) return avx2_loop<T>;
-#endif
-  return plain_loop<T>;
-}
+};
 
 bool has_loops(const Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == torch::kFloat32 ||
@@ -151,7 +73,6 @@ bool has_loops(const Tensor& x) {
 /// is undefined in the forward.
 template <class T>
 Tensor run_loop(const Tensor& x, const Tensor& upstream) {
-  static const Loop<T> loop = best_loop<T>();
   Tensor out = torch::empty_like(x);
   const int64_t count = x.numel();
   const T* from = x.const_data_ptr<T>();
@@ -160,8 +81,9 @@ Tensor run_loop(const Tensor& x, const Tensor& upstream) {
   intra_op_for((count + kGrain - 1) / kGrain, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kGrain;
     const int64_t end = std::min(last * kGrain, count);
-    loop(from + begin, above == nullptr ? nullptr : above + begin, to + begin,
-         end - begin);
+    simd::run<GeluLoop>(from + begin,
+                        above == nullptr ? nullptr : above + begin, to + begin,
+                        end - begin);
   });
   return out;
 }
@@ -176,13 +98,13 @@ class TanhGelu : public torch::autograd::Function<TanhGelu> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& input) {
     const Tensor x = input.contiguous();
-    context->save_for_backward({x});
+    context->save_for_backward({input});
     return compute(x);
   }
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& upstreams) {
-    const Tensor x = context->get_saved_variables()[0];
+    const Tensor x = context->get_saved_variables()[0].contiguous();
     // With a graph, for second derivatives.
     if (torch::GradMode::is_enabled()) {
       return {at::gelu_backward(upstreams[0], x, "tanh")};
@@ -192,10 +114,121 @@ class TanhGelu : public torch::autograd::Function<TanhGelu> {
   }
 };
 
+/// Writes GELU(h + bias) to `y`, and its slope over h.
+struct BiasGelu {
+  template <class T>
+  LOCKSTEP_INLINE static void run(T* h, const float* bias, T* y, int64_t width,
+                                  int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t at = (row * width) + i;
+        const Lanes value = simd::load(h + at) + simd::load(bias + i);
+        const Lanes x = limited(value);
+        const Lanes g = gate(x);
+        simd::store(value * g, y + at);
+        simd::store(slope(x, g), h + at);
+      }
+    }
+  }
+};
+
+/// Writes upstream * slope, and its sums over blocks of rows.
+struct BiasGeluBackward {
+  template <class T>
+  LOCKSTEP_INLINE static void run(const T* upstream, const T* slopes,
+                                  T* gradient, float* parts, int64_t width,
+                                  int64_t rows, int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      float* sums = parts + (block * width);
+      const int64_t end = std::min((block + 1) * kRowsOfSum, rows);
+      for (int64_t row = block * kRowsOfSum; row < end; ++row) {
+        for (int64_t i = 0; i < width; i += kLanes) {
+          const int64_t at = (row * width) + i;
+          const Lanes value =
+              simd::load(upstream + at) * simd::load(slopes + at);
+          simd::store(value, gradient + at);
+          simd::store(simd::load(sums + i) + value, sums + i);
+        }
+      }
+    }
+  }
+};
+
+class LinearGelu : public torch::autograd::Function<LinearGelu> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& input,
+                        const Tensor& weight, const Tensor& bias) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::autocast_dispatch_keyset);
+    const int64_t width = weight.size(1);
+    const Tensor x = input.reshape({-1, weight.size(0)});
+    const Tensor slopes = torch::mm(x, weight);
+    const Tensor y = torch::empty_like(slopes);
+    with_type(slopes.scalar_type(), [&](auto type) {
+      using T = decltype(type);
+      T* h = slopes.mutable_data_ptr<T>();
+      T* to = y.mutable_data_ptr<T>();
+      const float* added = bias.const_data_ptr<float>();
+      intra_op_for(slopes.size(0), [&](int64_t first, int64_t last) {
+        simd::run<BiasGelu>(h, added, to, width, first, last);
+      });
+    });
+    context->save_for_backward({input, weight, bias, slopes});
+    auto sizes = input.sizes().vec();
+    sizes.back() = width;
+    return y.view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* context,
+                                const variable_list& upstreams) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::autocast_dispatch_keyset);
+    const variable_list saved = context->get_saved_variables();
+    const Tensor& weight = saved[1];
+    const Tensor x = saved[0].reshape({-1, weight.size(0)});
+    const Tensor& slopes = saved[3];
+    const int64_t width = weight.size(1);
+    auto sizes = upstreams[0].sizes().vec();
+    sizes.back() = weight.size(0);
+    const Tensor upstream =
+        upstreams[0].to(x.scalar_type()).reshape({-1, width}).contiguous();
+    if (torch::GradMode::is_enabled()) {
+      // With a graph, for second derivatives.
+      const Tensor h = torch::mm(x, weight).to(torch::kFloat32) + saved[2];
+      const Tensor slope =
+          at::gelu_backward(upstream.to(torch::kFloat32), h, "tanh");
+      const Tensor rounded = slope.to(x.scalar_type());
+      return {torch::mm(rounded, weight.t()).view(sizes),
+              torch::mm(x.t(), rounded), slope.sum(0)};
+    }
+    const int64_t rows = upstream.size(0);
+    const int64_t blocks = sum_blocks(rows);
+    const Tensor gradient = torch::empty_like(slopes);
+    const Tensor parts = torch::zeros({blocks, width}, saved[2].options());
+    with_type(slopes.scalar_type(), [&](auto type) {
+      using T = decltype(type);
+      const T* above = upstream.const_data_ptr<T>();
+      const T* kept = slopes.const_data_ptr<T>();
+      T* to = gradient.mutable_data_ptr<T>();
+      float* sums = parts.mutable_data_ptr<float>();
+      intra_op_for(blocks, [&](int64_t first, int64_t last) {
+        simd::run<BiasGeluBackward>(above, kept, to, sums, width, rows, first,
+                                    last);
+      });
+    });
+    return {torch::mm(gradient, weight.t()).view(sizes),
+            torch::mm(x.t(), gradient), sum_in_order(parts)};
+  }
+};
+
 }  // namespace
 
 Tensor tanh_gelu(const Tensor& x) {
   return has_loops(x) ? TanhGelu::apply(x) : torch::gelu(x, "tanh");
+}
+
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return LinearGelu::apply(x, weight, bias);
 }
 
 }  // namespace lockstep::models

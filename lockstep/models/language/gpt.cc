@@ -3,10 +3,20 @@
 #include <vector>
 
 #include "lockstep/models/language/decoder.h"
+#include "lockstep/models/language/fused_attention.h"
 #include "lockstep/models/language/gelu.h"
+#include "lockstep/models/language/kernels.h"
+#include "lockstep/models/language/norm.h"
 
 namespace lockstep::models {
 namespace {
+
+// Returns x times the weight, without the bias. Another kernel adds it.
+torch::Tensor multiply(const torch::Tensor& x, const Weight& weight) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.weight.size(1);
+  return torch::mm(x.reshape({-1, x.size(-1)}), weight.weight).view(sizes);
+}
 
 // Multiplies (..., in) by (in, out), the layout of GPT-2's weights.
 torch::Tensor project(const torch::Tensor& x, const Weight& weight) {
@@ -35,7 +45,17 @@ class Gpt final : public Decoder {
   std::vector<torch::Tensor> block_parameters(int64_t layer) const override;
   torch::Tensor last_norm(const torch::Tensor& x) override;
 
-  torch::Tensor norm(const torch::Tensor& x, const Weight& weight) const;
+  /// Compute a block with kernels that each do the work of several operators,
+  /// or with LibTorch's operators.
+  torch::Tensor fused_block(const Block& block, const torch::Tensor& x) const;
+  torch::Tensor plain_block(const Block& block, int64_t layer,
+                            const torch::Tensor& x, KeyValueCache* cache) const;
+
+  NormedSum add_and_norm(const torch::Tensor& x, const torch::Tensor& delta,
+                         const torch::Tensor& bias, const Weight& norm) const;
+  torch::Tensor plain_norm(const torch::Tensor& x, const Weight& weight) const;
+  torch::Tensor attention(const torch::Tensor& qkv, int64_t layer,
+                          KeyValueCache* cache) const;
   torch::Tensor dropout(const torch::Tensor& x) const;
 
   std::shared_ptr<Weight> wpe_, ln_f_;
@@ -77,17 +97,53 @@ torch::Tensor Gpt::embed(const torch::Tensor& ids, int64_t past) {
 torch::Tensor Gpt::block(int64_t layer, const torch::Tensor& x, int64_t,
                          KeyValueCache* cache) {
   const Block& block = blocks_[static_cast<size_t>(layer)];
+  const bool has_dropout = is_training() && spec().dropout > 0;
+  const bool is_fused = cache == nullptr && !has_dropout &&
+                        has_kernels(x, block.ln_1->weight) &&
+                        has_fused_attention(spec().width / spec().heads) &&
+                        spec().inner_width % kKernelWidth == 0;
+  return is_fused ? fused_block(block, x) : plain_block(block, layer, x, cache);
+}
+
+torch::Tensor Gpt::fused_block(const Block& block,
+                               const torch::Tensor& x) const {
+  const NormedSum first = add_and_norm(x, {}, {}, *block.ln_1);
+  torch::Tensor attended;
+  if (x.size(1) < kShortContext) {
+    attended = fused_attention(multiply(first.normed, *block.c_attn),
+                               block.c_attn->bias, spec().heads);
+  } else {
+    attended = attention(project(first.normed, *block.c_attn), 0, nullptr);
+  }
+  const NormedSum second =
+      add_and_norm(first.sum, multiply(attended, *block.attn_c_proj),
+                   block.attn_c_proj->bias, *block.ln_2);
+  const auto inner = linear_gelu(
+      second.normed, cast_for_products(block.c_fc->weight), block.c_fc->bias);
+  return add_with_bias(second.sum, multiply(inner, *block.mlp_c_proj),
+                       block.mlp_c_proj->bias);
+}
+
+torch::Tensor Gpt::plain_block(const Block& block, int64_t layer,
+                               const torch::Tensor& x,
+                               KeyValueCache* cache) const {
+  const auto attended = attention(
+      project(plain_norm(x, *block.ln_1), *block.c_attn), layer, cache);
+  const auto y = x + dropout(project(attended, *block.attn_c_proj));
+  const auto inner =
+      tanh_gelu(project(plain_norm(y, *block.ln_2), *block.c_fc));
+  return y + dropout(project(inner, *block.mlp_c_proj));
+}
+
+torch::Tensor Gpt::attention(const torch::Tensor& qkv, int64_t layer,
+                             KeyValueCache* cache) const {
   const double attention_dropout = is_training() ? spec().dropout : 0;
   // (B, T, 3 width) -> three of (B, H, T, D)
-  const auto qkv = project(norm(x, *block.ln_1), *block.c_attn)
-                       .view({x.size(0), x.size(1), 3, spec().heads, -1})
-                       .permute({2, 0, 3, 1, 4})
-                       .unbind(0);
-  const auto attended =
-      causal_attention(qkv[0], qkv[1], qkv[2], attention_dropout, layer, cache);
-  const auto y = x + dropout(project(attended, *block.attn_c_proj));
-  const auto inner = tanh_gelu(project(norm(y, *block.ln_2), *block.c_fc));
-  return y + dropout(project(inner, *block.mlp_c_proj));
+  const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, spec().heads, -1})
+                         .permute({2, 0, 3, 1, 4})
+                         .unbind(0);
+  return causal_attention(parts[0], parts[1], parts[2], attention_dropout,
+                          layer, cache);
 }
 
 std::vector<torch::Tensor> Gpt::block_parameters(int64_t layer) const {
@@ -101,9 +157,23 @@ std::vector<torch::Tensor> Gpt::block_parameters(int64_t layer) const {
   return parameters;
 }
 
-torch::Tensor Gpt::last_norm(const torch::Tensor& x) { return norm(x, *ln_f_); }
+torch::Tensor Gpt::last_norm(const torch::Tensor& x) {
+  const bool is_fused =
+      has_kernels(x, ln_f_->weight) && spec().width % kKernelWidth == 0;
+  return is_fused ? add_and_norm(x, {}, {}, *ln_f_).normed
+                  : plain_norm(x, *ln_f_);
+}
 
-torch::Tensor Gpt::norm(const torch::Tensor& x, const Weight& weight) const {
+NormedSum Gpt::add_and_norm(const torch::Tensor& x, const torch::Tensor& delta,
+                            const torch::Tensor& bias,
+                            const Weight& norm) const {
+  return models::add_and_norm(x, delta, bias, norm.weight, norm.bias,
+                              spec().norm_epsilon, NormKind::kLayer,
+                              product_type_on_cpu());
+}
+
+torch::Tensor Gpt::plain_norm(const torch::Tensor& x,
+                              const Weight& weight) const {
   return torch::layer_norm(x, {spec().width}, weight.weight, weight.bias,
                            spec().norm_epsilon);
 }

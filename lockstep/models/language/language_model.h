@@ -42,8 +42,8 @@ struct LanguageModelSpec {
   bool operator==(const LanguageModelSpec&) const = default;
 };
 
-/// Returns gpt-nano, gpt-char, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
-/// llama-char, llama-135m, llama-1.1b.
+/// Returns gpt-nano, gpt-char, gpt-wide, gpt2, gpt2-medium, gpt2-large,
+/// gpt2-xl, llama-char, llama-135m, llama-1.1b.
 const std::vector<std::string>& language_names();
 
 /// Returns the spec with that name. Throws InvalidArgument, which suggests the
@@ -162,7 +162,7 @@ torch::Tensor activation_checkpoint(
 /// their gradients, are computed at a time, in the forward. This takes
 /// chunk_rows * vocabulary values instead of three times N * vocabulary (as in
 /// Hsu et al. 2024, "Liger Kernel", section 3.2). If `chunk_rows` is 0, a chunk
-/// has 4 Mi logits, but at least 128 rows. `chunk_rows` changes the rounding.
+/// has up to 16 Mi logits, or 128 rows. `chunk_rows` changes the rounding.
 ///
 /// `hidden` (N, W) and `weight` (V, W) are on one device; `targets` is (N)
 /// int64. Products are computed in autocast's type if autocast is on. The loss

@@ -35,13 +35,14 @@ LanguageModelSpec llama(LanguageModelSpec spec, int64_t key_value_heads,
   return spec;
 }
 
-// The sizes of GPT-2 are from Radford et al. 2019, table 2. The sizes of
-// llama-135m are those of SmolLM-135M, and of llama-1.1b those of
-// TinyLlama-1.1B.
+// gpt-wide has the width and the vocabulary of gpt2, but two of its layers. The
+// sizes of GPT-2 are from Radford et al. 2019, table 2. The sizes of llama-135m
+// are those of SmolLM-135M, and of llama-1.1b those of TinyLlama-1.1B.
 const std::vector<LanguageModelSpec>& known_specs() {
   static const std::vector<LanguageModelSpec> known = {
       gpt("gpt-nano", 3, 3, 48, 64, 65),
       gpt("gpt-char", 4, 4, 128, 64, 65),
+      gpt("gpt-wide", 2, 12, 768, 256, 50257),
       gpt("gpt2", 12, 12, 768, 1024, 50257),
       gpt("gpt2-medium", 24, 16, 1024, 1024, 50257),
       gpt("gpt2-large", 36, 20, 1280, 1024, 50257),

@@ -5,6 +5,8 @@
 #include <torch/nn/functional/linear.h>
 
 #include "lockstep/models/language/decoder.h"
+#include "lockstep/models/language/kernels.h"
+#include "lockstep/models/language/norm.h"
 
 namespace lockstep::models {
 namespace {
@@ -37,7 +39,9 @@ class Llama final : public Decoder {
   std::vector<torch::Tensor> block_parameters(int64_t layer) const override;
   torch::Tensor last_norm(const torch::Tensor& x) override;
 
-  torch::Tensor norm(const torch::Tensor& x, const Weight& weight) const;
+  /// Returns x + delta, or x without a delta, and its norm.
+  NormedSum add_and_norm(const torch::Tensor& x, const torch::Tensor& delta,
+                         const Weight& norm) const;
   torch::Tensor rotate(const torch::Tensor& x, int64_t past) const;
 
   std::shared_ptr<Weight> norm_;
@@ -84,16 +88,16 @@ torch::Tensor Llama::block(int64_t layer, const torch::Tensor& x, int64_t past,
   const auto in_heads = [&](const torch::Tensor& y, int64_t heads) {
     return y.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
   };
-  const auto normed = norm(x, *block.input_norm);
+  const auto [stream, normed] = add_and_norm(x, {}, *block.input_norm);
   const auto q =
       rotate(in_heads(project(normed, block.q_proj), spec().heads), past);
   const auto k = rotate(
       in_heads(project(normed, block.k_proj), spec().key_value_heads), past);
   const auto v =
       in_heads(project(normed, block.v_proj), spec().key_value_heads);
-  const auto y =
-      x + project(causal_attention(q, k, v, 0, layer, cache), block.o_proj);
-  const auto inner = norm(y, *block.post_attention_norm);
+  const auto [y, inner] = add_and_norm(
+      stream, project(causal_attention(q, k, v, 0, layer, cache), block.o_proj),
+      *block.post_attention_norm);
   const auto gated = torch::silu(project(inner, block.gate_proj)) *
                      project(inner, block.up_proj);
   return y + project(gated, block.down_proj);
@@ -112,16 +116,24 @@ std::vector<torch::Tensor> Llama::block_parameters(int64_t layer) const {
 }
 
 torch::Tensor Llama::last_norm(const torch::Tensor& x) {
-  return norm(x, *norm_);
+  return add_and_norm(x, {}, *norm_).normed;
 }
 
-// Returns x / rms(x) * weight, in float32 (Zhang and Sennrich 2019).
-torch::Tensor Llama::norm(const torch::Tensor& x, const Weight& weight) const {
-  const auto wide = x.to(torch::kFloat32);
+// The norm is x / rms(x) * weight, in float32 (Zhang and Sennrich 2019).
+NormedSum Llama::add_and_norm(const torch::Tensor& x,
+                              const torch::Tensor& delta,
+                              const Weight& norm) const {
+  if (has_kernels(x, norm.weight) && spec().width % kKernelWidth == 0) {
+    return models::add_and_norm(x, delta, {}, norm.weight, {},
+                                spec().norm_epsilon, NormKind::kRms,
+                                product_type_on_cpu());
+  }
+  const auto sum = delta.defined() ? x + delta : x;
+  const auto wide = sum.to(torch::kFloat32);
   const auto mean_square = wide.square().mean(-1, /*keepdim=*/true);
-  return weight.weight *
-         (wide * torch::rsqrt(mean_square + spec().norm_epsilon))
-             .to(x.scalar_type());
+  return {sum,
+          norm.weight * (wide * torch::rsqrt(mean_square + spec().norm_epsilon))
+                            .to(sum.scalar_type())};
 }
 
 // Rotates each pair of values d and d + D/2 at position p by the angle

@@ -35,6 +35,11 @@ TEST(LanguageModelSpec, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(count_parameters(language_spec("llama-1.1b")), 1'100'048'384);
 }
 
+// PyTorch counts the same for the model of bench/pytorch_step_time.py.
+TEST(LanguageModelSpec, CountsTheParametersOfTheWideModel) {
+  EXPECT_EQ(count_parameters(language_spec("gpt-wide")), 52'971'264);
+}
+
 // torch.utils.flop_counter counts the same for the models of transformers.
 TEST(LanguageModelSpec, KnowsItsOperations) {
   LanguageModelSpec gpt2 = language_spec("gpt2");
