@@ -103,7 +103,7 @@ LOCKSTEP_INLINE void soften(float* scores, int64_t t, int64_t end,
   }
 }
 
-/// What a head has in memory besides the tensors.
+/// Memory for the values of a head, besides the tensors.
 struct HeadScratch {
   float* q;       // (T, D), scaled
   float* k;       // (T, D)

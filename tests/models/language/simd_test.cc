@@ -28,7 +28,7 @@ struct Body {
       const Lanes value = exponential(load(x + i, n));
       store(value, y + i, n);
       store(value / (value + 1), half + i, n);
-      total = total + (value * load(x + i, n));
+      total = total + (load(x + i, n) * load(x + i, n));
     });
     // 7 rows of 48 columns, over 40 values.
     multiply({x, 40}, x + 300, 48, y, 48, 7, 40, 48, /*adds=*/true);
