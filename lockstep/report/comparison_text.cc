@@ -163,6 +163,7 @@ std::string to_text(const Comparison& comparison, Colour colour, int width) {
   add(text, set_up_section(comparison), colour, columns);
   add(text, device_section(comparison), colour, columns);
   add(text, phase_section(comparison, kBarWidth), colour, columns);
+  add(text, limit_section(comparison, kBarWidth), colour, columns);
   for (const TimeLine& line : time_lines(comparison)) {
     text += "\n" + bold(wrap(line.title, columns), colour) + "\n" +
             to_text(line, static_cast<int>(columns), colour);

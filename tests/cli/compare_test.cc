@@ -64,6 +64,23 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
     ASSERT_EQ(run["devices"].size(), 2u);
     EXPECT_EQ(run["devices"][1]["samples"], 2 * 4) << "warm-up is left out";
   }
+  // Seven layers: a product each forward, and two backward except for the
+  // gradient of the input.
+  const std::vector<int> products{20, 40, 40, 40};
+  for (size_t i = 0; i < result["runs"].size(); ++i) {
+    const json& limit = result["runs"][i]["limit"];
+    ASSERT_TRUE(limit.is_object()) << i;
+    EXPECT_EQ(limit["products"], products[i]);
+    EXPECT_EQ(limit["flops"],
+              2. * 8 * (6 * 3 * 1024 * 1024 + 3 * 10240 - 1024 * 1024));
+    EXPECT_NEAR(sum_of(limit["parts_s"]), limit["step_s"].get<double>(), 1e-9);
+    for (const char* key :
+         {"share", "products_alone_s", "bytes", "bytes_per_s", "memory_s"}) {
+      EXPECT_GT(limit[key], 0) << key;
+    }
+  }
+  EXPECT_PRED2(contains, ended.out, "Share of the limit");
+  EXPECT_PRED2(contains, ended.out, "limit: products alone");
   EXPECT_TRUE(result["ratios"].contains("dp_vs_single"));
   EXPECT_TRUE(result["ratio_intervals"]["dp_vs_single"]["low"].is_number());
   EXPECT_EQ(result["rounds"], 2);

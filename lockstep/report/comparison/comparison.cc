@@ -141,6 +141,11 @@ ComparedRun pool(const std::string& engine,
     report.phases_s.*phase.seconds =
         steps > 0 ? sum / static_cast<double>(steps) : 0;
   }
+  std::vector<StepLimit> limits;
+  for (const auto& round : rounds) {
+    if (round.limit) limits.push_back(*round.limit);
+  }
+  run.limit = pool_limits(limits, report.step_time_s.median);
   return run;
 }
 

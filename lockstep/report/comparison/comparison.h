@@ -11,6 +11,7 @@
 #include "lockstep/report/comparison/machine_load.h"
 #include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/comparison/speed_ratio.h"
+#include "lockstep/report/comparison/step_limit.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"
 
@@ -19,12 +20,14 @@ namespace lockstep::report {
 inline constexpr const char* kLockstep = "lockstep";
 inline constexpr const char* kPyTorch = "pytorch";
 
-/// Measurement of one process: its report, the seconds of each step, and a
-/// trace of what the ranks did in a typical step.
+/// Measurement of one process: its report, the seconds of each step, a trace of
+/// what the ranks did in a typical step, and the limit of the step if it was
+/// measured.
 struct Measurement {
   train::RunReport report;
   std::vector<double> step_times_s;
-  std::vector<train::RankTrace> time_line;
+  std::vector<train::RankTrace> time_line{};
+  std::optional<StepLimit> limit{};
 };
 
 /// One strategy of one engine, pooled over all its rounds.
@@ -37,6 +40,9 @@ struct ComparedRun {
   std::vector<double> round_medians_s;  ///< median step time of each round
   /// A typical step of the median round. Empty if unknown.
   std::vector<train::RankTrace> time_line;
+  /// Pooled over all rounds. Not set for PyTorch, on accelerators and for
+  /// finished runs.
+  std::optional<StepLimit> limit;
   /// Speed-up over Comparison::baseline. Not set if the baseline did different
   /// work.
   std::optional<SpeedRatio> speedup;

@@ -75,6 +75,7 @@ json to_json(const Comparison& comparison) {
     const auto rest_s = outside_phases(run.report);
     entry["phases_s"]["other"] = rest_s ? json(*rest_s) : json();
     entry["time_line"] = to_json(run.time_line);
+    entry["limit"] = run.limit ? to_json(*run.limit) : json();
     runs.push_back(std::move(entry));
   }
   json ratios = json::object();
@@ -105,6 +106,7 @@ json to_json(const Measurement& measurement) {
   json result = train::to_json(measurement.report);
   result["step_times_s"] = measurement.step_times_s;
   result["time_line"] = to_json(measurement.time_line);
+  result["limit"] = measurement.limit ? to_json(*measurement.limit) : json();
   return result;
 }
 
@@ -126,6 +128,10 @@ Measurement measurement_from_json(const json& json) {
   }
   for (const auto& rank : json.value("time_line", json::array())) {
     result.time_line.push_back(train::rank_trace_from_json(rank));
+  }
+  const auto limit = json.find("limit");
+  if (limit != json.end() && !limit->is_null()) {
+    result.limit = step_limit_from_json(*limit);
   }
   return result;
 }

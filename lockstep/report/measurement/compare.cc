@@ -224,6 +224,11 @@ Comparison run_compare(const CompareOptions& options,
   Comparison comparison =
       measure_rounds(contenders, options.rounds, measure_round, progress.says);
   comparison.machine = machine;
+  if (!devices.front().is_cpu()) {
+    notes.emplace_back(
+        "The share of the limit was not measured: it is known on CPU slices "
+        "only.");
+  }
   comparison.steps = options.work.steps;
   comparison.warmup = options.work.warmup;
   if (const std::string text = busy_text(loads); !text.empty()) {

@@ -21,6 +21,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/report/comparison/run_values.h"
+#include "lockstep/report/measurement/measure_limit.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/images/memory_format.h"
 #include "lockstep/train/rank_trace.h"
@@ -62,6 +63,17 @@ void add_traces(Measurement& measured, const train::StepRecorder& recorder,
   if (run.world.rank() == 0 && !run.trace.empty()) {
     train::write_chrome_trace(run.trace, traces);
   }
+}
+
+/// Describes the timed steps to measure_limit().
+LimitedSteps limited_steps(const TimedRun& run,
+                           const train::RunReport& report) {
+  const auto kind = std::visit(
+      [](const auto& task) { return task.optimizer.optimizer; }, run.task);
+  return {.median_s = report.step_time_s.median,
+          .timed = run.steps,
+          .parameters = report.parameters,
+          .states = kind == tasks::OptimizerKind::kAdamW ? 2 : 1};
 }
 
 std::shared_ptr<models::Model> make_module(const ImageOptions& images,
@@ -125,14 +137,19 @@ class OwnLoop {
     const TraceLane lane(rank_, "main");
     const TraceSpan span("step", TraceCategory::kStep);
     Stopwatch watch;
+    std::optional<TraceSpan> phase(std::in_place, "forward",
+                                   TraceCategory::kCompute);
     optimizer_->zero_grad();
     const torch::Tensor loss = loss_of(batch);
     const double forward_s = watch.restart();
     const PhaseTimes within_forward = phases_within(model_);
+    phase.emplace("backward", TraceCategory::kCompute);
     loss.backward();
     const double backward_s = watch.restart();
     const PhaseTimes within_backward = phases_within(model_);
+    phase.emplace("update", TraceCategory::kCompute);
     optimizer_->step();
+    phase.reset();
     phases_.update += watch.restart();
     phases_.scatter += within_forward.scatter_s;
     phases_.replicate += within_forward.replicate_s;
@@ -192,11 +209,12 @@ Measurement measure_loop(Model model, const TimedRun& run,
   loop.restart_accounts();
   std::vector<double> busy_before_s = busy_seconds(loop.model());
   busy_before_s.front() += thread_seconds();
-  train::StepRecorder recorder(world, plan.devices, kTracedSteps);
+  std::optional<train::StepRecorder> recorder(std::in_place, world,
+                                              plan.devices, kTracedSteps);
 
   Measurement result;
   for (int64_t step = 0; step < run.steps; ++step) {
-    recorder.begin_step();
+    recorder->begin_step();
     const Stopwatch watch;
     loop.step(batch);
     result.step_times_s.push_back(watch.seconds());
@@ -237,7 +255,10 @@ Measurement measure_loop(Model model, const TimedRun& run,
     report.devices.insert(report.devices.end(), rank.devices.begin(),
                           rank.devices.end());
   }
-  add_traces(result, recorder, run);
+  add_traces(result, *recorder, run);
+  recorder.reset();
+  result.limit = measure_limit(world, plan, limited_steps(run, report),
+                               [&] { loop.step(batch); });
   return result;
 }
 
@@ -278,12 +299,13 @@ Measurement measure_steps(const TimedRun& run) {
   int64_t step = 0;
   for (; step < run.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
-  train::StepRecorder recorder(run.world, plan.devices, kTracedSteps);
+  std::optional<train::StepRecorder> recorder(std::in_place, run.world,
+                                              plan.devices, kTracedSteps);
 
   Measurement result;
   auto& times = result.step_times_s;
   for (const int64_t end = step + run.steps; step < end; ++step) {
-    recorder.begin_step();
+    recorder->begin_step();
     const Stopwatch watch;
     runner.step(batch, {.step = step}, 0);
     times.push_back(watch.seconds());
@@ -292,7 +314,11 @@ Measurement measure_steps(const TimedRun& run) {
   runner.describe(report);
   set_times(report, times);
   runner.fill(report, report.total_time_s);
-  add_traces(result, recorder, run);
+  add_traces(result, *recorder, run);
+  recorder.reset();
+  result.limit =
+      measure_limit(run.world, plan, limited_steps(run, report),
+                    [&] { runner.step(batch, {.step = step++}, 0); });
   return result;
 }
 

@@ -35,6 +35,7 @@ void add_steps(Page& page, const Comparison& comparison) {
   page.begin_chapter("What happens in a step");
   page.add_table(phase_section(comparison, 0));
   page.add_chart(phase_chart(comparison));
+  page.add_table(limit_section(comparison, 0));
   for (const auto& run : comparison.runs) {
     const TimeLine line = time_line_of(run);
     page.add_chart(time_line_chart(line));

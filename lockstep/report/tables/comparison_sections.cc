@@ -1,5 +1,7 @@
 #include "lockstep/report/tables/comparison_sections.h"
 
+#include <functional>
+
 #include <fmt/format.h>
 
 #include "lockstep/base/table.h"
@@ -104,6 +106,49 @@ Section phase_section(const Comparison& comparison, int bar_width) {
   });
   add_row("mean step", [](const train::RunReport& report) {
     return report.step_time_s.mean;
+  });
+  return section;
+}
+
+Section limit_section(const Comparison& comparison, int bar_width) {
+  Section section{.title = "Share of the limit", .header = {"Part"}};
+  std::vector<const ComparedRun*> runs;
+  for (const auto& run : comparison.runs) {
+    if (!run.limit) continue;
+    runs.push_back(&run);
+    section.header.push_back(run.label());
+  }
+  if (runs.empty()) return section;
+  const auto add_row = [&](const char* name, const auto& cell_of) {
+    std::vector<std::string> row{name};
+    for (const ComparedRun* run : runs) row.push_back(cell_of(*run->limit));
+    section.rows.push_back(std::move(row));
+  };
+  const auto add_times = [&](const char* name, const auto& seconds_of) {
+    add_row(name, [&](const StepLimit& limit) {
+      return share_cell(std::invoke(seconds_of, limit), limit.step_s,
+                        bar_width);
+    });
+  };
+  add_times("limit: products alone",
+            [](const StepLimit& limit) { return limit.products_alone_s; });
+  for (const StepPart& part : kStepParts) {
+    add_times(part.name, [&](const StepLimit& limit) {
+      return limit.parts.*part.seconds;
+    });
+  }
+  add_times("median step", [](const StepLimit& limit) { return limit.step_s; });
+  add_times("memory alone", &StepLimit::memory_s);
+  add_row("products of a step", [](const StepLimit& limit) {
+    return fmt::format("{} at {:.0f} GFLOP/s", limit.products,
+                       limit.products_alone_s > 0
+                           ? limit.flops / limit.products_alone_s / 1e9
+                           : 0);
+  });
+  add_row("memory of a step", [](const StepLimit& limit) {
+    return fmt::format("{} at {:.1f} GB/s",
+                       bytes_text(static_cast<int64_t>(limit.bytes)),
+                       limit.bytes_per_s / 1e9);
   });
   return section;
 }

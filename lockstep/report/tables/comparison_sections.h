@@ -20,6 +20,11 @@ Section device_section(const Comparison& comparison);
 /// which is the step. `bar_width` is the number of columns of the bar after
 /// each percentage.
 Section phase_section(const Comparison& comparison, int bar_width);
+/// Returns the share of the limit of each run that has one: how long the matrix
+/// products and convolutions of a step take without the rest, what the rest is,
+/// and how long the memory needs for the bytes of a step. There is a column per
+/// run. No rows if no run has a limit.
+Section limit_section(const Comparison& comparison, int bar_width);
 /// Returns how many times as fast each run is as PyTorch's runs. No rows
 /// without PyTorch.
 Section ratio_section(const Comparison& comparison);

@@ -92,6 +92,25 @@ std::string proportion_sentence(const ComparedRun& run,
       run.report.devices.size());
 }
 
+std::optional<std::string> limit_sentence(const ComparedRun& run) {
+  if (!run.limit) return std::nullopt;
+  const StepLimit& limit = *run.limit;
+  std::vector<const StepPart*> rest;
+  for (const StepPart& part : kStepParts) {
+    if (part.seconds != &StepParts::products) rest.push_back(&part);
+  }
+  const StepPart& most = **std::ranges::max_element(
+      rest, {},
+      [&](const StepPart* part) { return limit.parts.*part->seconds; });
+  return fmt::format(
+      "{} reaches {:.0f} % of its limit: without the rest, the matrix products "
+      "and convolutions of a step take {} of {}. The largest part of the rest "
+      "is {}, {:.0f} %.",
+      run.label(), 100 * limit.share(), format_duration(limit.products_alone_s),
+      format_duration(limit.step_s), most.name,
+      100 * limit.parts.*most.seconds / limit.step_s);
+}
+
 std::optional<std::string> memory_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
@@ -279,8 +298,8 @@ std::vector<std::string> reading(const Comparison& comparison) {
   }
   add(std::move(proportion));
   add(ideal_sentence(comparison));
-  for (const auto sentence :
-       {memory_sentence, copies_sentence, busy_sentence, bottleneck_sentence}) {
+  for (const auto sentence : {limit_sentence, memory_sentence, copies_sentence,
+                              busy_sentence, bottleneck_sentence}) {
     for (const auto& run : comparison.runs) add(sentence(run));
   }
   for (const TimeLine& line : time_lines(comparison)) {

@@ -83,8 +83,11 @@ class Commands(FolderTest):
         names = {device["name"] for measured in runs
                  for device in measured["devices"]}
         self.assertEqual(names, {"sim:0", "sim:1"})
+        for measured in runs:
+            self.assertIsNone(measured["limit"])
         page = (self.folder / "compare.html").read_text(encoding="utf-8")
         self.assertIn("sim:1", page)
+        self.assertIn("The share of the limit was not measured", page)
 
     def test_bench(self):
         output = run("bench", "allreduce", "--sizes", "4K:8K", "--nproc", "2")

@@ -67,6 +67,33 @@ TEST(Sections, HavePhasesThatAddUpToTheStep) {
   EXPECT_EQ(section.rows[section.rows.size() - 2][1], "3.00 ms   10 %");
 }
 
+TEST(Sections, ShowTheLimitOfThoseRunsThatHaveOne) {
+  Comparison comparison = canned_comparison();
+  EXPECT_TRUE(limit_section(comparison, 0).rows.empty());
+  StepLimit limit{.step_s = 0.020,
+                  .products_alone_s = 0.010,
+                  .products = 20,
+                  .flops = 2e9,
+                  .bytes = 128 << 20,
+                  .bytes_per_s = 32e9};
+  limit.parts.products = 0.012;
+  limit.parts.casts = 0.008;
+  comparison.runs[2].limit = limit;
+  const Section section = limit_section(comparison, 0);
+  using Row = std::vector<std::string>;
+  EXPECT_EQ(section.header, (Row{"Part", "dp"}));
+  ASSERT_EQ(section.rows.size(), 1 + kStepParts.size() + 4);
+  EXPECT_EQ(section.rows[0], (Row{"limit: products alone", "10.0 ms   50 %"}));
+  EXPECT_EQ(section.rows[1], (Row{"products", "12.0 ms   60 %"}));
+  EXPECT_EQ(section.rows[2], (Row{"casts", "8.00 ms   40 %"}));
+  EXPECT_EQ(section.rows[3], (Row{"copies", "-"}));
+  EXPECT_EQ(section.rows[8], (Row{"median step", "20.0 ms  100 %"}));
+  EXPECT_EQ(section.rows[9], (Row{"memory alone", "4.19 ms   21 %"}));
+  EXPECT_EQ(section.rows[10], (Row{"products of a step", "20 at 200 GFLOP/s"}));
+  EXPECT_EQ(section.rows[11],
+            (Row{"memory of a step", "128.0 MiB at 32.0 GB/s"}));
+}
+
 TEST(Sections, CompareWithPyTorchOnlyWhereItRan) {
   Comparison comparison = canned_comparison();
   const Section section = ratio_section(comparison);
