@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// What recorded matrix products and convolutions amount to.
+/// The amount of work in recorded matrix products and convolutions.
 struct MatrixWork {
   int64_t calls = 0;
   double flops = 0;  ///< a multiplication and an addition are two

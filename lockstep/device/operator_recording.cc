@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 4> kCopies{
 constexpr std::array<std::string_view, 4> kAllocations{
     "aten::empty", "aten::new_empty", "aten::resize_", "aten::set_"};
 
-/// What is known of an operator without its arguments.
+/// The facts about an operator that don't depend on its arguments.
 struct KnownOperator {
   OperatorKind kind = OperatorKind::kNone;
   bool calls_others = true;  ///< its kernels are operators of their own

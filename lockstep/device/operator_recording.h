@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-/// What an operator of LibTorch does.
+/// The kind of work that an operator of LibTorch does.
 enum class OperatorKind : uint8_t {
   kMatrix,       ///< matrix products, convolutions and fused attention
   kCast,         ///< copies that change the type
@@ -26,7 +26,7 @@ enum class OperatorKind : uint8_t {
   kNone,         ///< views and allocations, and operators that call others
 };
 
-/// Where a tensor's elements are.
+/// The layout of a tensor in its storage.
 struct TensorLayout {
   /// Address of the storage. Tensors with the same one share memory.
   const void* storage = nullptr;

@@ -81,7 +81,7 @@ TEST(OperatorRecording, SeesTheProductsOfABackward) {
                             torch::nn::Linear(4, 3));
   const auto x = torch::ones({2, 5});
   const auto log = record([&] { net->forward(x).sum().backward(); });
-  // Two forward; and backward a gradient of each weight, and of one input.
+  // Two forward. Backward, a gradient of each weight and one of an input.
   EXPECT_EQ(log.matrix_calls.size(), 5u);
   EXPECT_EQ(names_of(log, OperatorKind::kMatrix).size(), 5u);
   const MatrixCall& first = log.matrix_calls.front();

@@ -51,7 +51,7 @@ void add_operators(std::vector<Claim>& claims, const Device& device,
     if (!is_own && op.thread != caller) continue;
     claims.push_back({op.entered_ns, op.begin_ns, kRecording, nullptr});
     claims.push_back({op.end_ns, op.left_ns, kRecording, nullptr});
-    // What such an operator calls was recorded, and the rest is between.
+    // The kernels that it calls have claims of their own.
     if (op.kind == OperatorKind::kNone) continue;
     claims.push_back({op.begin_ns, op.end_ns,
                       is_own ? kOperatorOfDevice : kOperatorOfCaller,

@@ -26,7 +26,7 @@ struct Claim {
 StepParts divide_time(int64_t begin_ns, int64_t end_ns,
                       const std::vector<Claim>& claims);
 
-/// What was recorded of a step of one rank.
+/// The recording of a step of one rank.
 struct RecordedStep {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;

@@ -10,7 +10,7 @@
 
 namespace lockstep::report {
 
-/// What the measurement of a limit needs to know of the steps.
+/// Facts about the timed steps that the measurement of a limit needs.
 struct LimitedSteps {
   double median_s = 0;     ///< of the timed steps, on rank 0
   int64_t timed = 0;       ///< number of timed steps
@@ -27,8 +27,8 @@ struct LimitedSteps {
 /// a third of the timed steps.
 ///
 /// The ranks' traces must not be recorded at the moment. Returns nothing on
-/// accelerators, whose kernels end later than their operators. Collective. The
-/// result is complete on rank 0.
+/// accelerators, because their kernels end later than their operators.
+/// Collective. The result is complete on rank 0.
 std::optional<StepLimit> measure_limit(const ProcessGroup& world,
                                        const train::Plan& plan,
                                        const LimitedSteps& steps,
