@@ -27,6 +27,11 @@ bool has_autocast() {
                      &at::autocast::is_autocast_enabled);
 }
 
+std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(device);
+}
+
 void drop_cast_weights() { at::autocast::clear_cache(); }
 
 }  // namespace lockstep

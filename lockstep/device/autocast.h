@@ -31,6 +31,10 @@ class AutocastScope {
 /// Returns true if autocast is on in this thread, for any kind of device.
 bool has_autocast();
 
+/// Returns the type in which autocast computes on `device` in this thread, or
+/// nothing if it is off.
+std::optional<c10::ScalarType> autocast_type(c10::DeviceType device);
+
 /// Drops the copies of weights in smaller types. Call it when the weights have
 /// changed.
 void drop_cast_weights();

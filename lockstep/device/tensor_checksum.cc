@@ -1,7 +1,11 @@
 #include "lockstep/device/tensor_checksum.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <span>
+
+#include "lockstep/device/random.h"
 
 namespace lockstep {
 
@@ -24,6 +28,22 @@ std::string checksum_of(const torch::Tensor& tensor) {
   const bool is_strided = tensor.layout() == torch::kStrided;
   add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
   return sum.hex();
+}
+
+uint64_t sample_of(const torch::Tensor& tensor) {
+  constexpr int64_t kElements = 8;
+  const int64_t count = tensor.numel();
+  const auto size = std::min<size_t>(tensor.element_size(), sizeof(uint64_t));
+  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  uint64_t mixed = 0;
+  for (int64_t i = 0; i < std::min(count, kElements); ++i) {
+    const int64_t at =
+        count <= kElements ? i : (count - 1) * i / (kElements - 1);
+    uint64_t bits = 0;
+    std::memcpy(&bits, data + at * tensor.element_size(), size);
+    mixed = mix_seed(mixed, bits);
+  }
+  return mixed;
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <torch/types.h>
@@ -15,5 +16,10 @@ void add_elements(Checksum& sum, const torch::Tensor& tensor);
 /// Returns the checksum of the elements of `tensor` in hex, in the order of
 /// their indices; "" if it is undefined.
 std::string checksum_of(const torch::Tensor& tensor);
+
+/// Returns a hash of a few elements of a tensor on the CPU. Not every optimizer
+/// increments the version of the tensors that it writes (torch::optim::SGD does
+/// not), but each changes nearly all elements.
+uint64_t sample_of(const torch::Tensor& tensor);
 
 }  // namespace lockstep

@@ -310,13 +310,16 @@ void Engine::follow_layout() {
                          group_->shards(), devices_, options_.zero(), hook_);
   exchange_build_ = group_->build();
   layout_ = layout_of(group_->parameters());
+  group_->cast_weights().reset();
 }
 
 void Engine::begin_step(optim::Optimizer* optimizer) {
   if (optimizer) place_state(*optimizer);
   if (world_.size() == 1) return;
   follow_layout();
-  exchange_->begin_step(optimizer != nullptr);
+  if (exchange_->begin_step(optimizer != nullptr)) {
+    group_->cast_weights().invalidate();
+  }
   if (!optimizer) {
     if (exchange_->shares_memory()) release_optimizers();
     return;
@@ -442,6 +445,7 @@ void Engine::set_comm_hook(const CommHook& hook) {
   load_buffers();
   unshare_parameters();
   exchange_.reset();
+  if (group_) group_->cast_weights().reset();
   adopted_.clear();
 }
 
@@ -458,7 +462,7 @@ void Engine::share_parameters() {
   if (world_.size() == 1) return;
   check_can_step(/*updates=*/false);
   follow_layout();
-  exchange_->begin_step(true);
+  if (exchange_->begin_step(true)) group_->cast_weights().invalidate();
 }
 
 void Engine::unshare_parameters() {

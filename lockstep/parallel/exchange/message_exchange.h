@@ -35,7 +35,10 @@ class MessageExchange : public RankExchange {
                   int64_t most_partials, int64_t workers, ZeroStage zero,
                   const CommHook& hook);
 
-  void begin_step(bool is_driven) override { is_driven_ = is_driven; }
+  bool begin_step(bool is_driven) override {
+    is_driven_ = is_driven;
+    return false;
+  }
   OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;

@@ -73,7 +73,8 @@ void check_zero(bool has_hook, bool can_sum) {
 size_t StepReport::bytes(const Shape& shape) {
   return line_bytes<Header>(1) + line_bytes<ShardLossTotal>(shape.shards) +
          line_bytes<ShardRange>(shape.partials) +
-         line_bytes<int64_t>(shape.partials * shape.parameters);
+         line_bytes<int64_t>(shape.partials * shape.parameters) +
+         line_bytes<int8_t>(shape.partials * shape.parameters);
 }
 
 StepReport::StepReport(std::byte* memory, const Shape& shape)
@@ -87,6 +88,7 @@ StepReport::StepReport(std::byte* memory, const Shape& shape)
   losses_ = take.operator()<ShardLossTotal>(shape.shards);
   ranges_ = take.operator()<ShardRange>(shape.partials);
   places_ = take.operator()<int64_t>(shape.partials * shape.parameters);
+  types_ = take.operator()<int8_t>(shape.partials * shape.parameters);
 }
 
 void StepReport::write(const std::vector<PartialSum>& own_partials,
@@ -95,7 +97,9 @@ void StepReport::write(const std::vector<PartialSum>& own_partials,
               .partials = static_cast<int64_t>(own_partials.size()),
               .needs_grad = totals.needs_grad ? 1 : 0,
               .repeated = 0,
-              .wants_to_share = 0};
+              .wants_to_share = 0,
+              .can_cast = totals.can_cast ? 1 : 0,
+              .has_bad_casts = totals.has_bad_casts ? 1 : 0};
   std::copy(totals.shards.begin(), totals.shards.end(), losses_.begin());
   for (size_t p = 0; p < own_partials.size(); ++p) {
     ranges_[p] = {own_partials[p].first, own_partials[p].last};
@@ -105,6 +109,8 @@ void StepReport::write(const std::vector<PartialSum>& own_partials,
 void StepReport::add_to(StepTotals& totals, int rank, int peer) const {
   check_samples(rank, totals.samples, peer, header_->samples);
   totals.needs_grad = totals.needs_grad || header_->needs_grad != 0;
+  totals.can_cast = totals.can_cast && header_->can_cast != 0;
+  totals.has_bad_casts = totals.has_bad_casts || header_->has_bad_casts != 0;
   for (size_t p = 0; p < static_cast<size_t>(header_->partials); ++p) {
     for (int64_t s = ranges_[p].first; s < ranges_[p].last; ++s) {
       totals.shards[static_cast<size_t>(s)] = losses_[static_cast<size_t>(s)];

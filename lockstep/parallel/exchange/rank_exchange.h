@@ -36,6 +36,12 @@ struct StepTotals {
   /// Whether the step has to go through the parameters' `.grad`: at first on
   /// this rank, after reduce() on any rank.
   bool needs_grad = false;
+  /// Whether replicas can use cast weights (CastWeights): at first on this
+  /// rank, after reduce() on all ranks.
+  bool can_cast = false;
+  /// Whether the cast weights gave other bits: at first on this rank, after
+  /// reduce() on any rank.
+  bool has_bad_casts = false;
 };
 
 /// The report of a rank on its part of a step, which the other ranks need
@@ -46,6 +52,7 @@ struct StepTotals {
 ///   ShardLossTotal losses[shards]
 ///   ShardRange ranges[partials]
 ///   int64_t places[partials][parameters]
+///   int8_t types[partials][parameters]
 ///
 /// with each part at a multiple of 64 bytes. SharedExchange has it in memory
 /// that the ranks share, and MessageExchange sends it.
@@ -66,6 +73,8 @@ class StepReport {
     /// 1 + index of the first parameter that the rank wants to be shared again
     /// (SharedExchange::begin_step()). 0: this is the report of a step.
     int64_t wants_to_share;
+    int64_t can_cast;       ///< StepTotals::can_cast, as 0 or 1
+    int64_t has_bad_casts;  ///< StepTotals::has_bad_casts, as 0 or 1
   };
   /// Place of a gradient that does not exist.
   static constexpr int64_t kNoGradient = -1;
@@ -82,8 +91,13 @@ class StepReport {
   std::span<int64_t> places(size_t partial) const {
     return places_.subspan(partial * parameters_, parameters_);
   }
+  /// Types of those gradients, as at::ScalarType. Only valid if ranks share
+  /// memory.
+  std::span<int8_t> types(size_t partial) const {
+    return types_.subspan(partial * parameters_, parameters_);
+  }
 
-  /// Writes everything but the places.
+  /// Writes everything but the places and the types.
   void write(const std::vector<PartialSum>& own_partials,
              const StepTotals& totals) const;
   /// Adds the report, of rank `peer`, to the totals of rank `rank`. Throws
@@ -98,6 +112,7 @@ class StepReport {
   std::span<ShardLossTotal> losses_;
   std::span<ShardRange> ranges_;
   std::span<int64_t> places_;
+  std::span<int8_t> types_;
 };
 
 /// A trace span on the lane of collective operations.
@@ -122,10 +137,11 @@ class RankExchange {
 
   /// Starts a step. Ranks that can share memory share the parameters from the
   /// first step on in which the engine makes the update (`is_driven`). Each
-  /// rank gets its own copy again at the next step in which it does not. Throws
-  /// ParallelError if a parameter was changed while it was shared, or if it
-  /// differs between the ranks when it is about to be shared.
-  virtual void begin_step(bool /*is_driven*/) {}
+  /// rank gets its own copy again at the next step in which it does not.
+  /// Returns whether parameters became shared in this call, on all ranks alike.
+  /// Throws ParallelError if a parameter was changed while it was shared, or if
+  /// it differs between the ranks when it is about to be shared.
+  virtual bool begin_step(bool /*is_driven*/) { return false; }
   /// Gives this rank its own copy of the parameters.
   virtual void unshare_parameters() {}
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),

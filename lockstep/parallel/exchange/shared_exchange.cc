@@ -10,7 +10,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/device/random.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep {
@@ -26,24 +26,7 @@ size_t lines(size_t bytes) { return round_up(bytes, kAlignment); }
 
 size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
 
-/// Returns a hash of a few elements of a tensor. Not every optimizer increments
-/// the version of the tensors that it writes (torch::optim::SGD does not), but
-/// each changes nearly all elements.
-uint64_t sample_of(const Tensor& tensor) {
-  constexpr int64_t kElements = 8;
-  const int64_t count = tensor.numel();
-  const auto size = std::min<size_t>(tensor.element_size(), sizeof(uint64_t));
-  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
-  uint64_t mixed = 0;
-  for (int64_t i = 0; i < std::min(count, kElements); ++i) {
-    const int64_t at =
-        count <= kElements ? i : (count - 1) * i / (kElements - 1);
-    uint64_t bits = 0;
-    std::memcpy(&bits, data + at * tensor.element_size(), size);
-    mixed = mix_seed(mixed, bits);
-  }
-  return mixed;
-}
+int8_t to_number(at::ScalarType type) { return static_cast<int8_t>(type); }
 
 constexpr const char* kCure =
     "call unshare_parameters() on every rank, then change the parameters there "
@@ -94,6 +77,10 @@ SharedExchange::SharedExchange(const ProcessGroup& world,
     copy_at_.push_back(copy_at_.back() + bytes_of(parameter));
     gradient_bytes.insert(gradient_bytes.end(), partials,
                           static_cast<int64_t>(parameter.nbytes()));
+    if (parameter.scalar_type() != at::kFloat) continue;
+    // Of a parameter that autocast casts (CastWeights).
+    gradient_bytes.insert(gradient_bytes.end(), partials,
+                          static_cast<int64_t>(parameter.nbytes()) / 2);
   }
   const auto tensors =
       DonatedMemory::tensors_of_backward(std::move(gradient_bytes));
@@ -165,8 +152,11 @@ void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
   own.write(own_partials, totals);
   for (size_t p = 0; p < own_partials.size(); ++p) {
     const auto at = own.places(p);
+    const auto types = own.types(p);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      at[i] = place(own_partials[p].gradients[i].tensor(), p, i);
+      const Tensor& gradient = own_partials[p].gradients[i].tensor();
+      at[i] = place(gradient, p, i);
+      if (gradient.defined()) types[i] = to_number(gradient.scalar_type());
     }
   }
 }
@@ -198,27 +188,36 @@ int64_t SharedExchange::copy_bytes() const {
 }
 
 const Tensor& SharedExchange::gradient_at(int rank, size_t partial,
-                                          size_t index, int64_t place) {
+                                          size_t index) {
+  const int64_t place = report(rank).places(partial)[index];
+  const auto type =
+      static_cast<at::ScalarType>(report(rank).types(partial)[index]);
   Seen& seen =
       seen_[static_cast<size_t>(rank)][partial * parameters_.size() + index];
-  if (seen.place == place) return seen.tensor;
+  if (seen.place == place && seen.tensor.scalar_type() == type) {
+    return seen.tensor;
+  }
   const Tensor& parameter = parameters_[index];
   const std::span<std::byte> memory = memory_.of(rank);
-  if (place % static_cast<int64_t>(kAlignment) != 0 ||
-      place > static_cast<int64_t>(memory.size() - parameter.nbytes())) {
-    throw CommError(
-        {.code = ErrorCode::kNoSharedMemory,
-         .what = fmt::format("rank {} published a gradient that is "
-                             "not in its memory",
-                             rank),
-         .got = fmt::format("{} bytes at {} of {}", parameter.nbytes(), place,
-                            memory.size())});
+  const bool is_known_type =
+      type == parameter.scalar_type() ||
+      (type == at::kBFloat16 && parameter.scalar_type() == at::kFloat);
+  const auto bytes = is_known_type ? static_cast<size_t>(parameter.numel()) *
+                                         c10::elementSize(type)
+                                   : parameter.nbytes();
+  if (!is_known_type || place % static_cast<int64_t>(kAlignment) != 0 ||
+      place > static_cast<int64_t>(memory.size() - bytes)) {
+    throw CommError({.code = ErrorCode::kNoSharedMemory,
+                     .what = fmt::format("rank {} published a gradient that is "
+                                         "not in its memory",
+                                         rank),
+                     .got = fmt::format("{} bytes at {} of {}", bytes, place,
+                                        memory.size())});
   }
   seen = {.place = place,
           .tensor = torch::from_blob(
               memory.data() + place, parameter.sizes(), parameter.strides(),
-              [keep = memory_](void*) {},
-              torch::TensorOptions().dtype(parameter.scalar_type()))};
+              [keep = memory_](void*) {}, torch::TensorOptions().dtype(type))};
   return seen.tensor;
 }
 
@@ -229,8 +228,7 @@ PartialSum SharedExchange::partial_of(int rank, size_t partial) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     sum.gradients.emplace_back();
     if (at[i] == StepReport::kNoGradient) continue;
-    sum.gradients.back() =
-        OwnedGradient::in(gradient_at(rank, partial, i, at[i]));
+    sum.gradients.back() = OwnedGradient::in(gradient_at(rank, partial, i));
   }
   return sum;
 }
@@ -323,16 +321,18 @@ bool SharedExchange::is_in_place(size_t p) const {
          shared_parameters_[p].const_data_ptr();
 }
 
-void SharedExchange::begin_step(bool is_driven) {
+bool SharedExchange::begin_step(bool is_driven) {
   if (!is_driven) {
     check_unchanged();
     unshare_parameters();
-    return;
+    return false;
   }
   size_t first = 0;
   while (first < parameters_.size() && is_in_place(first)) ++first;
   check_unchanged();
-  if (first < parameters_.size()) share_parameters(first);
+  if (first == parameters_.size()) return false;
+  share_parameters(first);
+  return true;
 }
 
 void SharedExchange::unshare_parameters() {

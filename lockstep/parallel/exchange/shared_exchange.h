@@ -31,7 +31,7 @@ class SharedExchange : public RankExchange {
   SharedExchange(const SharedExchange&) = delete;
   SharedExchange& operator=(const SharedExchange&) = delete;
 
-  void begin_step(bool is_driven) override;
+  bool begin_step(bool is_driven) override;
   void unshare_parameters() override;
   bool shares_memory() const override { return true; }
   void load_buffers() override;
@@ -78,8 +78,7 @@ class SharedExchange : public RankExchange {
   void publish(const std::vector<PartialSum>& own_partials,
                const StepTotals& totals);
   PartialSum partial_of(int rank, size_t partial);
-  const torch::Tensor& gradient_at(int rank, size_t partial, size_t index,
-                                   int64_t place);
+  const torch::Tensor& gradient_at(int rank, size_t partial, size_t index);
 
   ProcessGroup world_;
   ModuleHandle::Named buffers_;

@@ -121,16 +121,22 @@ void Replica::place(Tensor& copy, const Tensor& original,
   copy.set_data(torch::empty_like(original.detach(), torch_device(device_)));
 }
 
-void Replica::refresh(const ModuleHandle& original) {
+void Replica::refresh(const ModuleHandle& original,
+                      const ParameterCasts& casts) {
   // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < module_.parameters.size(); ++i) {
     Tensor& copy = module_.parameters[i].second;
     const Tensor& from = original.parameters[i].second;
-    place(copy, from, parameters_);
+    const Tensor& cast = casts.of(i);
+    place(copy, cast.defined() ? cast : from, parameters_);
     if (copy.requires_grad() != from.requires_grad()) {
       copy.set_requires_grad(from.requires_grad());
+    }
+    if (cast.defined()) {
+      share_version(copy, from);
+      continue;
     }
     if (copy.is_alias_of(from)) continue;
     share_version(copy, from);
@@ -147,9 +153,10 @@ void Replica::refresh(const ModuleHandle& original) {
   module_.set_modes(original.modes());
 }
 
-void Replica::refresh_for(int64_t forward, const ModuleHandle& original) {
+void Replica::refresh_for(int64_t forward, const ModuleHandle& original,
+                          const ParameterCasts& casts) {
   if (refreshed_for_ == forward) return;
-  refresh(original);
+  refresh(original, casts);
   refreshed_for_ = forward;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -20,6 +21,19 @@ enum class Storage {
   kOwn,
 };
 
+/// Copies of parameters in a smaller type, in memory that all replicas use.
+struct ParameterCasts {
+  /// One for each unique parameter of the original, undefined where there is
+  /// none. Empty if there are none at all.
+  std::span<const torch::Tensor> copies{};
+  /// Index among the unique parameters for each parameter of the original.
+  std::span<const size_t> unique{};
+  /// Returns the copy of parameter `i` of the original.
+  torch::Tensor of(size_t i) const {
+    return copies.empty() ? torch::Tensor() : copies[unique[i]];
+  }
+};
+
 /// A copy of a module on a device. Its parameters are separate leaves: a
 /// backward through a replica leaves gradients there, not in the original.
 class Replica {
@@ -34,10 +48,12 @@ class Replica {
   /// modules from the original. Shares storage again if the original's storage
   /// was replaced. Copies parameters that have their own memory every time,
   /// because an optimizer may write to the original without a trace.
-  void refresh(const ModuleHandle& original);
+  /// Uses the given `casts` of parameters in their place.
+  void refresh(const ModuleHandle& original, const ParameterCasts& casts = {});
   /// Same, unless it was already done for this `forward`, a number that only
   /// grows.
-  void refresh_for(int64_t forward, const ModuleHandle& original);
+  void refresh_for(int64_t forward, const ModuleHandle& original,
+                   const ParameterCasts& casts = {});
   /// Copies `source`, the values of the buffers, to buffers that are not
   /// shared.
   void set_buffers(const std::vector<torch::Tensor>& source);

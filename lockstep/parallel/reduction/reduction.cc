@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include <ATen/Dispatch.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/device/accelerator.h"
+#include "lockstep/device/bfloat16_loops.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/special_links.h"
@@ -49,6 +51,23 @@ void add_elements(T* out, const T* a, const T* b, int64_t count) {
   for (; i < count; ++i) out[i] = a[i] + b[i];
 }
 
+/// Computes out[i] = a[i] + b[i] in float, for gradients in float or bfloat16.
+void add_narrow(float* out, const void* a, at::ScalarType a_type, const void* b,
+                at::ScalarType b_type, int64_t count) {
+  // A sum of two numbers does not depend on their order.
+  if (b_type == at::kFloat) {
+    std::swap(a, b);
+    std::swap(a_type, b_type);
+  }
+  const auto* const right = static_cast<const c10::BFloat16*>(b);
+  if (a_type == at::kFloat) {
+    add_wide(static_cast<const float*>(a), right, out, count);
+  } else {
+    add_wide(static_cast<const c10::BFloat16*>(a), right, out, count);
+  }
+}
+
+/// Computes out[i] = a[i] + b[i] for elements of one type.
 void add_memory(void* out, const void* a, const void* b, int64_t count,
                 at::ScalarType type) {
   AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(
@@ -150,10 +169,18 @@ OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards) {
 
 Reduction::Reduction(std::vector<PartialSum> partials, int64_t shards,
                      std::span<const Tensor> parameters)
-    : partials_(std::move(partials)), has_gradient_(parameters.size()) {
+    : partials_(std::move(partials)),
+      has_gradient_(parameters.size()),
+      is_narrow_(parameters.size()) {
+  for (const Tensor& parameter : parameters) {
+    types_.push_back(parameter.scalar_type());
+  }
   for (const PartialSum& partial : partials_) {
     for (size_t p = 0; p < parameters.size(); ++p) {
-      if (partial.gradients[p].defined()) has_gradient_[p] = true;
+      const Tensor& gradient = partial.gradients[p].tensor();
+      if (!gradient.defined()) continue;
+      has_gradient_[p] = true;
+      is_narrow_[p] = is_narrow_[p] || gradient.scalar_type() != types_[p];
     }
   }
   std::vector<size_t> stack;
@@ -204,23 +231,36 @@ void Reduction::bring_together(std::span<const Tensor> parameters) {
 Tensor Reduction::block(const Block& block, Tensor& scratch) {
   const auto tensor = static_cast<size_t>(block.tensor);
   if (!has_gradient_[tensor]) return {};
+  const at::ScalarType type = types_[tensor];
+  if (is_narrow_[tensor] && !scratch.defined()) {
+    Tensor sum =
+        optim::memory_view(wide_sums_[tensor], block.offset, block.length);
+    return this->block(block, sum);
+  }
   struct Operand {
-    const Tensor* gradient;
-    std::byte* data;
+    std::byte* data = nullptr;
+    at::ScalarType type = at::ScalarType::Undefined;
+    const Tensor* gradient = nullptr;  // null: a sum in one of wide_sums
   };
   std::vector<Operand> operands;
   operands.reserve(partials_.size());
   for (const PartialSum& partial : partials_) {
+    Operand& operand = operands.emplace_back();
     const Tensor& gradient = partial.gradients[tensor].tensor();
-    if (!gradient.defined()) {
-      operands.push_back({nullptr, nullptr});
-      continue;
-    }
-    operands.push_back(
-        {&gradient,
-         static_cast<std::byte*>(gradient.mutable_data_ptr()) +
-             block.offset * static_cast<int64_t>(gradient.element_size())});
+    if (!gradient.defined()) continue;
+    operand = {
+        .data = static_cast<std::byte*>(gradient.mutable_data_ptr()) +
+                block.offset * static_cast<int64_t>(gradient.element_size()),
+        .type = gradient.scalar_type(),
+        .gradient = &gradient};
   }
+  const auto scratch_data = [&] {
+    if (scratch.scalar_type() != type) {
+      scratch = torch::empty({optim::kBlockElements}, type);
+    }
+    return static_cast<std::byte*>(scratch.mutable_data_ptr());
+  };
+  std::vector<Tensor> wide_sums;
   for (size_t m = 0; m < merges_.size(); ++m) {
     Operand& left = operands[merges_[m].first];
     const Operand& right = operands[merges_[m].second];
@@ -229,24 +269,55 @@ Tensor Reduction::block(const Block& block, Tensor& scratch) {
       left = right;
       continue;
     }
-    const at::ScalarType type = left.gradient->scalar_type();
     // The last sum is used at once and doesn't need to go back to memory.
     const bool is_last = m + 1 == merges_.size() && scratch.defined();
-    if (is_last && scratch.scalar_type() != type) {
-      scratch = torch::empty({optim::kBlockElements}, type);
+    Operand sum{.data = left.data, .type = type, .gradient = left.gradient};
+    if (is_last) {
+      sum.data = scratch_data();
+    } else if (left.type != type) {
+      wide_sums.push_back(torch::empty({block.length}, type));
+      sum.data = static_cast<std::byte*>(wide_sums.back().mutable_data_ptr());
+      sum.gradient = nullptr;
     }
-    auto* out = is_last ? static_cast<std::byte*>(scratch.mutable_data_ptr())
-                        : left.data;
-    add_memory(out, left.data, right.data, block.length, type);
+    if (is_narrow_[tensor]) {
+      add_narrow(reinterpret_cast<float*>(sum.data), left.data, left.type,
+                 right.data, right.type, block.length);
+    } else {
+      add_memory(sum.data, left.data, right.data, block.length, type);
+    }
     if (is_last) return scratch.narrow(0, 0, block.length);
+    left = sum;
   }
-  return optim::memory_view(*operands[0].gradient, block.offset, block.length);
+  const Operand& sum = operands.front();
+  if (sum.gradient && sum.type == type) {
+    return optim::memory_view(*sum.gradient, block.offset, block.length);
+  }
+  widen(reinterpret_cast<const c10::BFloat16*>(sum.data),
+        reinterpret_cast<float*>(scratch_data()), block.length);
+  return scratch.narrow(0, 0, block.length);
+}
+
+void Reduction::prepare_take() {
+  wide_sums_.resize(is_narrow_.size());
+  for (size_t p = 0; p < is_narrow_.size(); ++p) {
+    if (!is_narrow_[p]) continue;
+    for (const PartialSum& partial : partials_) {
+      const Tensor& gradient = partial.gradients[p].tensor();
+      if (!gradient.defined()) continue;
+      wide_sums_[p] = torch::empty_like(gradient, torch::dtype(types_[p]));
+      break;
+    }
+  }
 }
 
 std::vector<Tensor> Reduction::take() {
   std::vector<Tensor> sums(has_gradient_.size());
   for (size_t p = 0; p < sums.size(); ++p) {
     if (!has_gradient_[p]) continue;
+    if (is_narrow_[p]) {
+      sums[p] = std::move(wide_sums_[p]);
+      continue;
+    }
     // If shard 0 had no gradient, the sum is in the first partial sum that had
     // one.
     for (PartialSum& partial : partials_) {

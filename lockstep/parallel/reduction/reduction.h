@@ -53,8 +53,10 @@ OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards);
 /// constructor does the work.
 class Reduction {
  public:
-  /// `parameters` gives the layout. Gradients on another device (another GPU)
-  /// are first moved to the parameters' device.
+  /// `parameters` gives the layout and the type of the sums. Gradients on
+  /// another device (another GPU) are first moved to the parameters' device. On
+  /// CPU, gradients of float parameters may also be *narrow* (half or
+  /// bfloat16). They are summed in float.
   Reduction(std::vector<PartialSum> partials, int64_t shards,
             std::span<const torch::Tensor> parameters);
 
@@ -62,11 +64,17 @@ class Reduction {
   bool has_gradient(size_t p) const { return has_gradient_[p]; }
 
   /// Returns the sum of `block` as a 1-d tensor: in `scratch` (of
-  /// kBlockElements), or in a partial sum's memory if `scratch` is undefined.
-  /// The result is undefined if no shard had a gradient. May be called once for
-  /// each block, by any thread.
+  /// kBlockElements), or in memory that take() returns if `scratch` is
+  /// undefined. The result is undefined if no shard had a gradient. May be
+  /// called once for each block, by any thread.
   torch::Tensor block(const optim::Block& block, torch::Tensor& scratch);
 
+  /// Returns whether a shard's gradient of parameter `p` is narrow.
+  bool is_narrow(size_t p) const { return is_narrow_[p]; }
+
+  /// Allocates memory for the sums of narrow gradients. Must be called before
+  /// block() is called without scratch.
+  void prepare_take();
   /// Returns the sums, one tensor for each parameter, undefined where there is
   /// no gradient. Must be called after block() was called, without scratch, for
   /// all blocks.
@@ -84,6 +92,9 @@ class Reduction {
   // sum.
   std::vector<std::pair<size_t, size_t>> merges_;
   std::vector<bool> has_gradient_;
+  std::vector<bool> is_narrow_;
+  std::vector<at::ScalarType> types_;     // types of the parameters
+  std::vector<torch::Tensor> wide_sums_;  // sums of narrow gradients
 };
 
 }  // namespace lockstep

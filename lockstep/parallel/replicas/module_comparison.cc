@@ -237,6 +237,16 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
   return split;
 }
 
+bool ModuleComparison::has_bits_of(Replica& replica) const {
+  if (registers_in_forward_) return false;
+  const RandomScope same_numbers(start_);
+  const ShardPass pass = compute_(replica, part_, Extent::kForwardAndBackward);
+  const Print print = print_of(pass, replica.module().buffers);
+  inputs_before_.restore();
+  buffers_before_.restore();
+  return difference(expected_, print, {}).name.empty();
+}
+
 void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
   got_ = print_of(pass, replica.module().buffers);
   found_ = registers_in_forward_ ? Difference{.name = "what is registered"}

@@ -58,6 +58,9 @@ class ModuleComparison {
   /// module's parameters are not called.
   void run_module();
 
+  /// Computes the shard with `replica`, restores the inputs and the module's
+  /// buffers, and returns whether the pass has the bits of the module's.
+  bool has_bits_of(Replica& replica) const;
   /// Compares `pass`, which `replica` computed.
   void compare(const ShardPass& pass, const Replica& replica);
   bool differs() const { return !found_.name.empty(); }

@@ -225,7 +225,9 @@ std::string ReplicaGroup::damaged_copy() const {
       for (size_t i = 0; i < copies.size(); ++i) {
         const auto& [name, original] = original_.parameters[i];
         const Tensor& copy = copies[i].second;
-        if (copy.is_alias_of(original) || copy.numel() == 0 ||
+        // An update checks the copies of CastWeights itself.
+        if (copy.scalar_type() != original.scalar_type() ||
+            copy.is_alias_of(original) || copy.numel() == 0 ||
             torch::equal(bytes_of(copy), bytes_of(original))) {
           continue;
         }
@@ -343,6 +345,7 @@ void ReplicaGroup::read_original() {
     unique_.push_back(place->second);
   }
   blocks_ = optim::cut_into_blocks(parameters_);
+  cast_weights_.reset();
 }
 
 void ReplicaGroup::drop_gradients() const {
@@ -399,8 +402,9 @@ std::vector<bool> ReplicaGroup::are_reached(
 // Running a forward or a step: the worker, buffers and random numbers of each
 // shard.
 
-void ReplicaGroup::begin(int64_t chunks) {
+void ReplicaGroup::begin(int64_t chunks, bool uses_casts) {
   check_not_nested();
+  uses_casts_ = uses_casts;
   phases_ = {};
   restart_worker_phases();
   ++forwards_;
@@ -518,19 +522,23 @@ const std::string& ReplicaGroup::name_of(size_t p) const {
   return original_.parameters[static_cast<size_t>(at - unique_.begin())].first;
 }
 
+void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
+  const TraceSpan span("replicate", TraceCategory::kCompute, shard);
+  ParameterCasts casts;
+  if (uses_casts_) casts = {cast_weights_.copies(), unique_};
+  replica.refresh_for(forwards_, original_, casts);
+  if (original_.members) replica.module().set_members(member_snapshot_);
+  if (!buffer_snapshot_.empty() &&
+      (shard != 0 || options_.buffers() == Buffers::kMean)) {
+    replica.set_buffers(buffer_snapshot_);
+  }
+}
+
 IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
                                    Replica& replica,
                                    const std::vector<IValue>& inputs) {
   const Stopwatch watch;
-  {
-    const TraceSpan span("replicate", TraceCategory::kCompute, shard);
-    replica.refresh_for(forwards_, original_);
-    if (original_.members) replica.module().set_members(member_snapshot_);
-    if (!buffer_snapshot_.empty() &&
-        (shard != 0 || options_.buffers() == Buffers::kMean)) {
-      replica.set_buffers(buffer_snapshot_);
-    }
-  }
+  load_replica(shard, replica);
   const double replicate_s = watch.seconds();
   worker_phases_[worker].replicate_s += replicate_s;
   const TraceSpan span("forward", TraceCategory::kCompute, shard);

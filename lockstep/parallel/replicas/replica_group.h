@@ -16,6 +16,7 @@
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
+#include "lockstep/parallel/replicas/cast_weights.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
 
@@ -103,8 +104,9 @@ class ReplicaGroup {
   void count_step() { ++step_; }
 
   /// Starts a forward over shards 0 to `chunks` (of all ranks). Updates the
-  /// replicas from the original and resets the phases.
-  void begin(int64_t chunks);
+  /// replicas from the original and resets the phases. With `uses_casts`, the
+  /// replicas have the copies of cast_weights().
+  void begin(int64_t chunks, bool uses_casts = false);
   using ShardTask =
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
   /// Runs `task` for this rank's shards below `chunks`, each on its worker. All
@@ -117,7 +119,11 @@ class ReplicaGroup {
   /// below `chunks`.
   void on_shard(int64_t shard, int64_t chunks, const RandomStream& stream,
                 const std::function<void(Replica& replica)>& task);
-  /// Runs the replica's forward. Must be called in a shard's task.
+  /// Loads what the replica needs for the forward of `shard`: parameters,
+  /// buffers and members. Must be called in a shard's task.
+  void load_replica(int64_t shard, Replica& replica);
+  /// Runs load_replica() and the replica's forward. Must be called in a shard's
+  /// task.
   c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
                             const std::vector<c10::IValue>& inputs);
   /// Sets the original's buffers as the options say. Must be called after the
@@ -127,6 +133,9 @@ class ReplicaGroup {
   /// Runs `task` on all workers at once, each in its device's lane of the
   /// trace.
   void for_each_worker(const std::function<void(size_t worker)>& task);
+
+  /// Copies of parameters in the type of autocast, for training steps.
+  CastWeights& cast_weights() { return cast_weights_; }
 
   /// Checks of the first step.
   FirstStep& first_step() { return first_step_; }
@@ -184,6 +193,8 @@ class ReplicaGroup {
   std::vector<torch::Tensor> parameters_;
   std::vector<size_t> unique_;
   std::vector<optim::Block> blocks_;
+  CastWeights cast_weights_;
+  bool uses_casts_ = false;  // in this forward
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, std::mutex> turns_;  // by name of the device
   // replicas_[k].back() runs worker k's shards, except shard 0.

@@ -120,9 +120,16 @@ class ReplicaHooks {
 void add_direct_part(OwnedGradient& sum, OwnedGradient part,
                      const Tensor& replica_parameter) {
   if (!part.defined()) return;
+  const bool is_cast =
+      replica_parameter.scalar_type() != part.tensor().scalar_type();
   if (!sum.defined()) {
-    sum = OwnedGradient::take(std::move(part).release(), replica_parameter);
+    sum = is_cast ? std::move(part)
+                  : OwnedGradient::take(std::move(part).release(),
+                                        replica_parameter);
     return;
+  }
+  if (is_cast) {
+    sum = OwnedGradient::take(std::move(sum).release(), part.tensor());
   }
   torch::NoGradGuard no_grad;
   Tensor total = sum.tensor();

@@ -138,13 +138,27 @@ void ShardedUpdate::for_each_block(
 }
 
 std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction, SumsFor use) {
-  if (reduction.has_merges()) {
+  bool has_narrow = false;
+  for (size_t p = 0; p < group_.parameters().size(); ++p) {
+    has_narrow = has_narrow || reduction.is_narrow(p);
+  }
+  if (has_narrow) reduction.prepare_take();
+  if (reduction.has_merges() || has_narrow) {
     std::vector<size_t> all(group_.parameters().size());
     std::iota(all.begin(), all.end(), 0);
     for_each_block("sum", group_.blocks(), all, [&](size_t b, Tensor&) {
       Tensor in_place;
       reduction.block(group_.blocks()[b], in_place);
     });
+  }
+  if (has_narrow && exchange_ && use == SumsFor::kGradients) {
+    // The blocks of the other ranks. Their sums are in memory of this rank.
+    const torch::NoGradGuard no_grad;
+    for (const Block& block : group_.blocks()) {
+      if (!reduction.is_narrow(static_cast<size_t>(block.tensor))) continue;
+      Tensor in_place;
+      reduction.block(block, in_place);
+    }
   }
   std::vector<Tensor> sums = reduction.take();
   // Sums in shared memory are overwritten by the ranks that update them.
@@ -256,9 +270,53 @@ void ShardedUpdate::update(Reduction& reduction,
         Tensor gradient = reduction.block(block, scratch);
         if (!gradient.defined()) return;
         if (factor != 1) gradient.mul_(factor);
-        optimizer.update(static_cast<int64_t>(b), gradient);
+        update_block(optimizer, b, block, gradient);
       },
       &optimizer);
+  check_casts();
+}
+
+void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
+                                 const Block& block, const Tensor& gradient) {
+  CastWeights& casts = group_.cast_weights();
+  if (!casts.exist()) {
+    return optimizer.update(static_cast<int64_t>(b), gradient);
+  }
+  const auto p = static_cast<size_t>(block.tensor);
+  const Tensor& parameter = group_.parameters()[p];
+  if (!casts.is_current(parameter, p, block.offset, block.length)) {
+    outdated_cast_ = p + 1;
+  }
+  optimizer.update(static_cast<int64_t>(b), gradient);
+  casts.write(parameter, p, block.offset, block.length);
+}
+
+void ShardedUpdate::write_casts() {
+  CastWeights& casts = group_.cast_weights();
+  std::vector<size_t> all(group_.parameters().size());
+  std::iota(all.begin(), all.end(), 0);
+  for_each_block("cast", group_.blocks(), all, [&](size_t b, Tensor&) {
+    const Block& block = group_.blocks()[b];
+    const auto p = static_cast<size_t>(block.tensor);
+    casts.write(group_.parameters()[p], p, block.offset, block.length);
+  });
+  if (exchange_) barrier(group_.options().process_group());
+  casts.note_written(group_.parameters());
+}
+
+void ShardedUpdate::check_casts() const {
+  const size_t outdated = outdated_cast_;
+  if (outdated == 0) return;
+  throw ParallelError(
+      "parallel",
+      {.code = ErrorCode::kParameterWritten,
+       .what = fmt::format("parameter '{}' was changed between two steps in a "
+                           "way that leaves no trace (through data() or raw "
+                           "memory), so this step computed with its old value",
+                           group_.name_of(outdated - 1)),
+       .expected = "changes that increment the version of the parameter",
+       .fix = "write with torch::NoGradGuard no_grad; parameter.copy_(value), "
+              "and go on from a checkpoint"});
 }
 
 void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
@@ -297,9 +355,13 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
         Tensor gradient = part_of(gradients, blocks[b], positions);
         if (!gradient.defined()) return;
         if (scale != 1) gradient.mul_(scale);
-        optimizer.update(static_cast<int64_t>(b), gradient);
+        Block block = blocks[b];
+        block.tensor =
+            static_cast<int64_t>(positions[static_cast<size_t>(block.tensor)]);
+        update_block(optimizer, b, block, gradient);
       },
       &optimizer);
+  check_casts();
 }
 
 std::string ShardedUpdate::first_not_finite(

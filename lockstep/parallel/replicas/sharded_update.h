@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ class ShardedUpdate {
   /// differ.
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
 
+  /// Writes the copies of cast_weights() from the parameters. Collective, if
+  /// ranks share memory.
+  void write_casts();
   /// Sums and updates block by block. The sums are multiplied by `factor`.
   /// `positions` is the result of positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
@@ -106,8 +110,18 @@ class ShardedUpdate {
                                const std::vector<optim::Block>& blocks,
                                const std::vector<size_t>& positions) const;
 
+  /// Updates block `b` of the optimizer and the copy of cast_weights().
+  /// `block.tensor` is the index of the parameter in the group's parameters().
+  void update_block(optim::Optimizer& optimizer, size_t b,
+                    const optim::Block& block, const torch::Tensor& gradient);
+  /// Throws ParallelError if update_block() found a parameter with another
+  /// value than its copy.
+  void check_casts() const;
+
   ReplicaGroup& group_;
   RankExchange* exchange_;
+  // 1 + index of a parameter with another value than its copy, or 0.
+  std::atomic<size_t> outdated_cast_ = 0;
 };
 
 }  // namespace lockstep

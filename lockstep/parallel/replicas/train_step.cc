@@ -72,9 +72,12 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   if (exchange_) differentiable.check_none_is_shared();
   const Shards shards = cut(all, /*trains=*/true);
   if (exchange_) exchange_->load_buffers();
-  group_.begin(shards.count());
   const std::vector<size_t> positions =
       optimizer ? update_.positions_in(*optimizer) : std::vector<size_t>();
+  const bool can_cast = can_use_casts(optimizer, positions);
+  refresh_casts(optimizer);
+  group_.begin(shards.count(), can_cast && group_.cast_weights().state() ==
+                                               CastWeights::State::kInUse);
   const double scatter_s = watch.seconds();
   scatter_span.reset();
 
@@ -94,7 +97,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
                                   .target = target,
                                   .loss = loss,
                                   .loss_scale = loss_scale,
-                                  .overlapped = overlapped});
+                                  .overlapped = overlapped,
+                                  .can_cast = can_cast});
   group_.collect_phases();
   group_.phases().scatter_s = scatter_s;
   group_.finish_buffers(shards.count());
@@ -154,6 +158,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
     const AllReduceSpan span(group_.rank(), "end of step");
     exchange_->end_step();
   }
+  if (optimizer) end_casts(totals, passes);
   // Casts of the previous weights.
   if (has_autocast()) drop_cast_weights();
   group_.phases().update_s = watch.seconds();
@@ -174,16 +179,21 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
       .partials = std::vector<std::vector<PartialSum>>(group_.workers().size()),
       .parts = std::vector<ShardPass>(shards.parts.size())};
   const Checks checks = checks_of(step.loss);
+  const CastWeights::State casts = group_.cast_weights().state();
+  const bool tries_casts =
+      step.can_cast && casts == CastWeights::State::kUntried;
+  const bool scans_casts =
+      step.can_cast && casts == CastWeights::State::kUnknown;
   std::optional<KeptTensors> buffers;
-  if (checks.any()) buffers = kept_buffers(group_.original());
+  if (checks.any() || tries_casts) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
 
   const auto compute = [&](size_t worker, size_t part, Replica& replica,
                            const IValue& values, OverlappedSum* sum,
                            std::optional<ModuleComparison::Extent> of_module =
                                std::nullopt) {
-    const bool is_compared =
-        of_module || (comparison && part == comparison->part());
+    const bool is_compared = of_module || (checks.module && comparison &&
+                                           part == comparison->part());
     return compute_shard({.step = step,
                           .worker = worker,
                           .shard = first_shard + static_cast<int64_t>(part),
@@ -193,14 +203,20 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
                           .earlier = passes.partials[worker],
                           .keeps_output = is_compared || checks.loss,
                           .is_compared = is_compared,
+                          .scans_casts = scans_casts && part == 0,
                           .of_module = of_module});
   };
-  if (checks.module) {
+  if (checks.module || tries_casts) {
     comparison = run_module(
         group_, *buffers, shards.parts, shards.count(), group_.step_stream(),
         [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
           return compute(0, part, module, shards.parts[part], nullptr, extent);
         });
+  }
+  if (tries_casts && comparison) {
+    passes.totals.can_cast = true;
+    passes.totals.has_bad_casts = !try_casts(*comparison, shards.count());
+    if (!checks.module) comparison.reset();
   }
   group_.for_each_shard(
       shards.count(), group_.step_stream(),
@@ -219,6 +235,10 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
         }
         if (comparison && part == comparison->part()) {
           comparison->compare(pass, replica);
+        }
+        if (!pass.cast_once.empty()) {
+          passes.cast_once = std::move(pass.cast_once);
+          passes.totals.can_cast = true;
         }
         passes.totals.shards[static_cast<size_t>(shard)] = {
             .loss = pass.seed == 0 ? 0 : pass.seed * pass.loss.item<double>(),
@@ -349,18 +369,24 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
     enter(StepPhase::kBackward);
     group_.phases_of(work.worker).forward_s += phase.restart();
   }
+  if (work.scans_casts) pass.cast_once = are_cast_once(pass.loss, work.replica);
   if (work.is_compared) pass.gradient_sums.resize(group_.parameters().size());
+  // The replica may have the parameter in a smaller type than the module.
+  const auto note_sum = [&](size_t p, const Tensor& gradient) {
+    pass.gradient_sums[p] =
+        checksum_of(gradient.to(group_.parameters()[p].scalar_type()));
+  };
   if (work.sum) {
     work.sum->begin(work.earlier);
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
       // Must be computed before the sum takes the gradient.
-      if (work.is_compared) pass.gradient_sums[p] = checksum_of(leaf.grad());
+      if (work.is_compared) note_sum(p, leaf.grad());
       work.sum->add(p, leaf);
     };
   } else if (is_module && group_.options().zero() == ZeroStage::kGradients) {
     // This rank must not hold all gradients at once.
     leaves.on_gradient = [&](size_t p, const Tensor& leaf) {
-      pass.gradient_sums[p] = checksum_of(leaf.grad());
+      note_sum(p, leaf.grad());
       leaf.mutable_grad().reset();
     };
   }
@@ -373,7 +399,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
       shard_backward({pass.loss}, {seed}, /*keep_graph=*/false, leaves);
   for (size_t p = 0; p < pass.gradient_sums.size(); ++p) {
     const Tensor& gradient = pass.compared_gradients().parameters[p].tensor();
-    if (gradient.defined()) pass.gradient_sums[p] = checksum_of(gradient);
+    if (gradient.defined()) note_sum(p, gradient);
   }
   pass.loss = pass.loss.detach();
   if (!is_module) {
@@ -381,6 +407,89 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   }
   return pass;
 }
+
+// Copies of parameters in the type of autocast.
+
+bool TrainStep::can_use_casts(const optim::Optimizer* optimizer,
+                              const std::vector<size_t>& positions) const {
+  const DataParallelOptions& group_options = group_.options();
+  const auto workers = static_cast<int64_t>(group_.workers().size()) *
+                       group_options.process_group().size();
+  // With several shards on a worker, sums would have to go back to memory in
+  // float.
+  return optimizer && autocast_type(c10::kCPU) == CastWeights::kType &&
+         group_.cast_weights().state() != CastWeights::State::kOff &&
+         group_.devices().front().is_cpu() && group_.shards() == workers &&
+         group_options.replication() == Replication::kResident &&
+         (!exchange_ || exchange_->shares_memory()) && !local_gradients_ &&
+         !options_.verify_gradients() && !update_.needs_grad(positions);
+}
+
+void TrainStep::refresh_casts(const optim::Optimizer* optimizer) {
+  CastWeights& casts = group_.cast_weights();
+  if (!optimizer || !casts.exist()) return;
+  if (!casts.fit(group_.parameters())) return casts.reset();
+  // If ranks share memory, the parameters can't have changed, or all ranks have
+  // called invalidate().
+  const bool are_outdated = casts.are_outdated(group_.parameters());
+  if (are_outdated) update_.write_casts();
+}
+
+std::vector<bool> TrainStep::are_cast_once(const Tensor& loss,
+                                           const Replica& replica) const {
+  const auto& leaves = replica.module().parameters;
+  std::vector<Tensor> leaf_of(group_.parameters().size());
+  std::vector<int> names(leaf_of.size());
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    leaf_of[group_.unique()[i]] = leaves[i].second;
+    ++names[group_.unique()[i]];
+  }
+  std::vector<bool> cast_once = lockstep::are_cast_once({loss}, leaf_of);
+  for (size_t p = 0; p < names.size(); ++p) {
+    // A replica may have one leaf for each name.
+    if (names[p] > 1) cast_once[p] = false;
+  }
+  return cast_once;
+}
+
+bool TrainStep::try_casts(const ModuleComparison& comparison, int64_t chunks) {
+  const int64_t shard =
+      group_.own_shards().first + static_cast<int64_t>(comparison.part());
+  bool has_same_bits = false;
+  group_.begin(chunks, /*uses_casts=*/true);
+  group_.on_shard(shard, chunks, group_.step_stream(), [&](Replica& replica) {
+    group_.load_replica(shard, replica);
+    has_same_bits = comparison.has_bits_of(replica);
+  });
+  group_.begin(chunks, /*uses_casts=*/has_same_bits);
+  return has_same_bits;
+}
+
+void TrainStep::end_casts(const StepTotals& totals, const Passes& passes) {
+  CastWeights& casts = group_.cast_weights();
+  if (casts.exist()) casts.note_written(group_.parameters());
+  if (!totals.can_cast) return;
+  if (casts.state() == CastWeights::State::kUntried) {
+    return totals.has_bad_casts ? casts.turn_off() : casts.note_tried();
+  }
+  if (casts.state() != CastWeights::State::kUnknown) return;
+  const ProcessGroup world = checking_ranks();
+  std::string own;
+  for (const bool is_cast : passes.cast_once) own += is_cast ? '1' : '0';
+  if (world.size() > 1) {
+    for (const std::string& other : world.all_gather_text(own)) {
+      if (other != own) return casts.turn_off();
+    }
+  }
+  casts.make(group_.parameters(), passes.cast_once, [&](const Tensor& like) {
+    return exchange_ ? exchange_->make_state(like) : torch::empty_like(like);
+  });
+  if (casts.exist() && first_step().module() == StepCheck::kOff) {
+    casts.note_tried();
+  }
+}
+
+// Checks of the first step.
 
 TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
   const FirstStep& first = first_step();

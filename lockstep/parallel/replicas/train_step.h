@@ -87,6 +87,7 @@ class TrainStep {
     const ShardLoss& loss;
     double loss_scale;          ///< multiplies the loss before its backward
     OverlappedSum* overlapped;  ///< null: gradients are summed afterwards
+    bool can_cast;              ///< result of can_use_casts()
   };
   /// Results of the passes of this rank's shards.
   struct Passes {
@@ -94,6 +95,8 @@ class TrainStep {
     std::vector<std::vector<PartialSum>> partials;  ///< by worker
     /// By part, without the gradients of the parameters.
     std::vector<ShardPass> parts;
+    /// ShardPass::cast_once of the first shard.
+    std::vector<bool> cast_once;
     double overlapped_wait_s = 0;
   };
   /// Input of compute_shard().
@@ -109,6 +112,7 @@ class TrainStep {
     const std::vector<PartialSum>& earlier;
     bool keeps_output = false;  // the pass keeps the output
     bool is_compared = false;   // the pass has the gradients' checksums
+    bool scans_casts = false;   // the pass has cast_once
     // For ModuleComparison, where `replica` is the module itself: what it
     // computes. It does not call the options' callbacks, and does not count
     // towards the step's time.
@@ -144,6 +148,21 @@ class TrainStep {
   void update(Reduction& reduction, OuterGradients outer, bool needs_grad,
               double factor, const std::vector<size_t>& positions,
               optim::Optimizer& optimizer, StepResult& result);
+  /// Returns whether this step can use, or prepare, the group's cast_weights().
+  bool can_use_casts(const optim::Optimizer* optimizer,
+                     const std::vector<size_t>& positions) const;
+  /// Writes the cast weights again if a parameter was changed since the last
+  /// step. Collective if ranks share memory.
+  void refresh_casts(const optim::Optimizer* optimizer);
+  /// Returns, for each of the group's parameters(), whether the graph of `loss`
+  /// uses the replica's leaf only by autocast's cast.
+  std::vector<bool> are_cast_once(const torch::Tensor& loss,
+                                  const Replica& replica) const;
+  /// Computes the shard of `comparison` with cast weights, and returns whether
+  /// it has the bits of the module. If so, the shards of this step use them.
+  bool try_casts(const ModuleComparison& comparison, int64_t chunks);
+  /// Makes cast weights, or begins to use them, if all ranks can. Collective.
+  void end_casts(const StepTotals& totals, const Passes& passes);
   /// Computes forward, loss and backward, in the thread of the replica's
   /// device.
   ShardPass compute_shard(const ShardWork& work) const;
