@@ -78,7 +78,7 @@ SharedExchange::SharedExchange(const ProcessGroup& world,
     gradient_bytes.insert(gradient_bytes.end(), partials,
                           static_cast<int64_t>(parameter.nbytes()));
     if (parameter.scalar_type() != at::kFloat) continue;
-    // Of a parameter that autocast casts (CastWeights).
+    // The gradient of a parameter that autocast casts (CastWeights).
     gradient_bytes.insert(gradient_bytes.end(), partials,
                           static_cast<int64_t>(parameter.nbytes()) / 2);
   }
