@@ -212,14 +212,15 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
          "--strategies", options.strategies,
          "what to compare, in this order: single, dp-classic, dp, ddp, and "
          "loops as users write them, dp-loop and ddp-loop (DataParallel or "
-         "DistributedDataParallel, backward(), torch::optim)")
+         "DistributedDataParallel, backward(), optim::fuse()), or with the "
+         "step() of torch::optim, dp-loop-unfused and ddp-loop-unfused")
       ->type_name("A,B")
       ->delimiter(',')
       ->default_str("single,dp-classic,dp,ddp")
       ->check(one_of(report::compared_strategies()));
   app.add_option(
          "--backend", options.backend,
-         "backend of ddp and ddp-loop: auto, shm, or tcp (as between hosts)")
+         "backend of ddp and its loops: auto, shm, or tcp (as between hosts)")
       ->type_name("NAME")
       ->check(backend_name({"auto", "shm", "tcp"}));
   app.add_flag(

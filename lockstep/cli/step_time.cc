@@ -1,5 +1,6 @@
 #include "lockstep/report/measurement/step_time.h"
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <sys/prctl.h>
@@ -29,17 +30,19 @@ struct StepTimeFlags {
 };
 
 bool is_own_loop(const std::string& strategy) {
-  return strategy == report::kDpLoop || strategy == report::kDdpLoop;
+  return std::ranges::count(report::own_loops(), strategy) > 0;
 }
 
 /// Returns the strategy of `train` that uses the same devices and ranks.
 std::string wrapper_of(const std::string& strategy) {
-  if (strategy == report::kDpLoop) return "dp";
-  return strategy == report::kDdpLoop ? "ddp" : strategy;
+  if (!is_own_loop(strategy)) return strategy;
+  return report::has_ranks(strategy) ? "ddp" : "dp";
 }
 
 report::TimedRun to_run(const StepTimeFlags& flags) {
   report::TimedRun run = flags.run;
+  run.fuses = flags.strategy != report::kDpLoopUnfused &&
+              flags.strategy != report::kDdpLoopUnfused;
   // The optimizers of the reference workloads.
   if (is_language_model(flags.model)) {
     run.task = tasks::TextOptions{

@@ -1,14 +1,18 @@
 #include "lockstep/optim/torch_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Type.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/optim/torch_sgd.h"
 
 namespace lockstep::optim {
 
@@ -35,8 +39,9 @@ bool can_be_adopted(const std::vector<Tensor>& parameters) {
 
 class TorchSgd final : public TorchOptimizer {
  public:
-  TorchSgd(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
-      : TorchOptimizer(optimizer, make_state) {}
+  TorchSgd(torch::optim::Optimizer& optimizer, const StateFactory& make_state,
+           UpdateKernels kernels)
+      : TorchOptimizer(optimizer, make_state, kernels) {}
 
   void follow() override {
     steps_of_group_.clear();
@@ -54,17 +59,19 @@ class TorchSgd final : public TorchOptimizer {
     if (!has_momentum && momentum_ == nullptr) return;
     if (momentum_ == nullptr) momentum_ = &add_slot("momentum_buffer");
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      State& state = state_of<State>(p);
-      if (!state.momentum_buffer().defined()) continue;
-      state.momentum_buffer(taken(*momentum_, p, state.momentum_buffer()));
+      // step() of the torch optimizer expects a buffer in all state it finds.
+      auto* const state = find_state<State>(p);
+      if (state == nullptr || !state->momentum_buffer().defined()) continue;
+      state->momentum_buffer(taken(*momentum_, p, state->momentum_buffer()));
     }
   }
 
   void release_state() override {
     if (momentum_ == nullptr) return;
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      State& state = state_of<State>(p);
-      state.momentum_buffer(released(*momentum_, p, state.momentum_buffer()));
+      auto* const state = find_state<State>(p);
+      if (state == nullptr) continue;
+      state->momentum_buffer(released(*momentum_, p, state->momentum_buffer()));
     }
   }
 
@@ -73,8 +80,10 @@ class TorchSgd final : public TorchOptimizer {
     const size_t p = parameter_of(block);
     SgdStep step = steps_of_group_[group_of(p)];
     step.is_first = is_first_[p];
-    sgd_update(parameter, gradient,
-               step.momentum != 0 ? momentum_->view(block) : Tensor(), step);
+    const auto update =
+        kernels_ == UpdateKernels::kFused ? sgd_update : sgd_update_like_torch;
+    update(parameter, gradient,
+           step.momentum != 0 ? momentum_->view(block) : Tensor(), step);
   }
 
   std::map<std::string, Tensor> state_dict() const override {
@@ -89,8 +98,11 @@ class TorchSgd final : public TorchOptimizer {
                       {static_cast<int64_t>(parameters_.size())}, torch::kByte);
     Optimizer::load_state_dict(state);
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      const bool has = has_buffer[static_cast<int64_t>(p)].item<bool>();
-      state_of<State>(p).momentum_buffer(has ? momentum_->tensor(p) : Tensor());
+      if (has_buffer[static_cast<int64_t>(p)].item<bool>()) {
+        state_of<State>(p).momentum_buffer(momentum_->tensor(p));
+      } else {
+        optimizer_.state().erase(parameters_[p].unsafeGetTensorImpl());
+      }
     }
   }
 
@@ -103,7 +115,8 @@ class TorchSgd final : public TorchOptimizer {
     Tensor has_buffer =
         torch::zeros({static_cast<int64_t>(parameters_.size())}, torch::kByte);
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      if (state_of<State>(p).momentum_buffer().defined()) {
+      const auto* const state = find_state<State>(p);
+      if (state != nullptr && state->momentum_buffer().defined()) {
         has_buffer[static_cast<int64_t>(p)] = 1;
       }
     }
@@ -132,8 +145,9 @@ class TorchSgd final : public TorchOptimizer {
 template <typename Options, typename State, bool kIsDecoupled>
 class TorchAdam final : public TorchOptimizer {
  public:
-  TorchAdam(torch::optim::Optimizer& optimizer, const StateFactory& make_state)
-      : TorchOptimizer(optimizer, make_state),
+  TorchAdam(torch::optim::Optimizer& optimizer, const StateFactory& make_state,
+            UpdateKernels kernels)
+      : TorchOptimizer(optimizer, make_state, kernels),
         exp_avg_(add_slot("exp_avg")),
         exp_avg_sq_(add_slot("exp_avg_sq")) {
     add_step_counts();
@@ -173,6 +187,9 @@ class TorchAdam final : public TorchOptimizer {
                     const Tensor& gradient) override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Options& options = options_[group_of(parameter_of(block))];
+    if (kernels_ == UpdateKernels::kTorch) {
+      return update_like_torch(block, parameter, gradient, options);
+    }
     const auto [beta1, beta2] = options.betas();
     const at::TensorList maxima =
         options.amsgrad() ? at::TensorList(max_exp_avg_sq_->view(block))
@@ -199,6 +216,38 @@ class TorchAdam final : public TorchOptimizer {
                           const std::optional<Tensor>&,
                           const std::optional<Tensor>&);
 
+  /// Updates a block with the operators of torch::optim::Adam::step() or of
+  /// AdamW's, in their order.
+  void update_like_torch(size_t block, const Tensor& parameter, Tensor gradient,
+                         const Options& options) {
+    const auto [beta1, beta2] = options.betas();
+    const int64_t step = find_state<State>(parameter_of(block))->step();
+    const double bias_correction1 = 1 - std::pow(beta1, step);
+    const double bias_correction2 = 1 - std::pow(beta2, step);
+    if (options.weight_decay() != 0) {
+      if (kIsDecoupled) {
+        parameter.mul_(1 - options.lr() * options.weight_decay());
+      } else {
+        gradient = gradient.add(parameter, options.weight_decay());
+      }
+    }
+    const Tensor& exp_avg = exp_avg_.view(block);
+    const Tensor& exp_avg_sq = exp_avg_sq_.view(block);
+    exp_avg.mul_(beta1).add_(gradient, 1 - beta1);
+    exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
+    Tensor denominator;
+    if (options.amsgrad()) {
+      Tensor maximum = max_exp_avg_sq_->view(block);
+      at::max_out(maximum, exp_avg_sq, maximum);
+      denominator = maximum.sqrt();
+    } else {
+      denominator = exp_avg_sq.sqrt();
+    }
+    denominator.div_(std::sqrt(bias_correction2)).add_(options.eps());
+    parameter.addcdiv_(exp_avg, denominator,
+                       -(options.lr() / bias_correction1));
+  }
+
   void count_step(const std::vector<bool>& has_gradient) override {
     const torch::NoGradGuard no_grad;
     for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -217,30 +266,66 @@ class TorchAdam final : public TorchOptimizer {
 
 }  // namespace
 
-std::unique_ptr<TorchOptimizer> TorchOptimizer::adopt(
-    torch::optim::Optimizer& optimizer, const StateFactory& make_state) {
-  if (!can_be_adopted(parameters_of(optimizer))) return nullptr;
+namespace {
+
+/// Returns null for an optimizer of another type.
+std::unique_ptr<TorchOptimizer> make_of_type(torch::optim::Optimizer& optimizer,
+                                             const StateFactory& make_state,
+                                             UpdateKernels kernels) {
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::SGD)) {
-    return std::make_unique<TorchSgd>(optimizer, make_state);
+    return std::make_unique<TorchSgd>(optimizer, make_state, kernels);
   }
   if (type == typeid(torch::optim::Adam)) {
     using Adam = TorchAdam<torch::optim::AdamOptions,
                            torch::optim::AdamParamState, false>;
-    return std::make_unique<Adam>(optimizer, make_state);
+    return std::make_unique<Adam>(optimizer, make_state, kernels);
   }
   if (type == typeid(torch::optim::AdamW)) {
     using AdamW = TorchAdam<torch::optim::AdamWOptions,
                             torch::optim::AdamWParamState, true>;
-    return std::make_unique<AdamW>(optimizer, make_state);
+    return std::make_unique<AdamW>(optimizer, make_state, kernels);
   }
   return nullptr;
 }
 
+}  // namespace
+
+std::unique_ptr<TorchOptimizer> TorchOptimizer::adopt(
+    torch::optim::Optimizer& optimizer, const StateFactory& make_state) {
+  if (!can_be_adopted(parameters_of(optimizer))) return nullptr;
+  return make_of_type(optimizer, make_state, UpdateKernels::kFused);
+}
+
+std::unique_ptr<TorchOptimizer> TorchOptimizer::make(
+    torch::optim::Optimizer& optimizer, const StateFactory& make_state,
+    UpdateKernels kernels) {
+  check_type(optimizer);
+  return make_of_type(optimizer, make_state, kernels);
+}
+
+void TorchOptimizer::check_type(const torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
+      type == typeid(torch::optim::AdamW)) {
+    return;
+  }
+  throw InvalidArgument(
+      "optim", {.code = ErrorCode::kBadOptimizer,
+                .what = "the update of this optimizer can't be divided between "
+                        "threads",
+                .expected = "torch::optim::SGD, Adam or AdamW, and not a class "
+                            "that derives from them",
+                .got = c10::demangle(type.name()),
+                .fix = "call the optimizer's own step()"});
+}
+
 TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer,
-                               const StateFactory& make_state)
+                               const StateFactory& make_state,
+                               UpdateKernels kernels)
     : Optimizer(parameters_of(optimizer), 0),
       optimizer_(optimizer),
+      kernels_(kernels),
       type_(typeid(optimizer)),
       make_state_(make_state) {
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
@@ -287,6 +372,14 @@ State& TorchOptimizer::state_of(size_t p) const {
   auto& state = optimizer_.state()[parameters_[p].unsafeGetTensorImpl()];
   if (!state) state = std::make_unique<State>();
   return static_cast<State&>(*state);
+}
+
+template <typename State>
+State* TorchOptimizer::find_state(size_t p) const {
+  const auto found =
+      optimizer_.state().find(parameters_[p].unsafeGetTensorImpl());
+  if (found == optimizer_.state().end()) return nullptr;
+  return static_cast<State*>(found->second.get());
 }
 
 }  // namespace lockstep::optim

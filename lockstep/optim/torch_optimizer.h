@@ -12,6 +12,13 @@
 
 namespace lockstep::optim {
 
+/// The operators that a TorchOptimizer updates with.
+enum class UpdateKernels {
+  kFused,  ///< ATen's fused kernels, as Lockstep's own optimizers use
+  kTorch,  ///< those that round as the torch optimizer's step() does, in float
+           ///< and double
+};
+
 /// The update of a torch::optim::SGD, Adam or AdamW, cut into blocks. It uses
 /// the parameter groups of the torch optimizer, their options at each step, and
 /// its state. The state still belongs to the torch optimizer (to save and load
@@ -23,6 +30,12 @@ class TorchOptimizer : public Optimizer {
   /// as another type, because its step() may differ.
   static std::unique_ptr<TorchOptimizer> adopt(
       torch::optim::Optimizer& optimizer, const StateFactory& make_state);
+  /// Throws InvalidArgument for an optimizer of another type.
+  static void check_type(const torch::optim::Optimizer& optimizer);
+  /// Same as adopt(), but throws InvalidArgument instead of returning null.
+  static std::unique_ptr<TorchOptimizer> make(
+      torch::optim::Optimizer& optimizer, const StateFactory& make_state,
+      UpdateKernels kernels);
 
   /// Returns whether this was made for an optimizer at the same address. That
   /// optimizer may have been deleted.
@@ -42,7 +55,7 @@ class TorchOptimizer : public Optimizer {
 
  protected:
   TorchOptimizer(torch::optim::Optimizer& optimizer,
-                 const StateFactory& make_state);
+                 const StateFactory& make_state, UpdateKernels kernels);
 
   /// Adds state that is allocated, because it goes into the torch optimizer.
   Slot& add_slot(std::string name);
@@ -60,8 +73,12 @@ class TorchOptimizer : public Optimizer {
   /// does not exist.
   template <typename State>
   State& state_of(size_t p) const;
+  /// Same, but returns null if it does not exist.
+  template <typename State>
+  State* find_state(size_t p) const;
 
   torch::optim::Optimizer& optimizer_;
+  const UpdateKernels kernels_;
 
  private:
   const std::type_info& type_;  // of the torch optimizer

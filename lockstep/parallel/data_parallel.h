@@ -11,6 +11,7 @@
 #include <torch/script.h>
 #include <torch/types.h>
 
+#include "lockstep/parallel/fused_optimizer.h"  // IWYU pragma: export
 #include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
@@ -20,9 +21,10 @@ namespace lockstep {
 /// nn.DataParallel for C++: runs a module on several devices of one process.
 ///
 ///     auto model = lockstep::DataParallel(net, lockstep::devices("auto"));
+///     auto fused = lockstep::optim::fuse(optimizer, model);
 ///     auto loss = torch::cross_entropy_loss(model->forward(x), y);
 ///     loss.backward();
-///     optimizer.step();
+///     fused.step();
 ///
 /// `M` is a torch::nn::Module whose forward() is not overloaded and takes and
 /// returns tensors, tuples, vectors, dicts or IValues. Batches are split along

@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
+#include "lockstep/parallel/fused_optimizer.h"  // IWYU pragma: export
 #include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep {
@@ -23,9 +24,10 @@ namespace lockstep {
 ///
 ///     auto group = lockstep::init();
 ///     auto model = lockstep::DistributedDataParallel(net, group);
+///     auto fused = lockstep::optim::fuse(optimizer, model);
 ///     auto loss = torch::cross_entropy_loss(model->forward(x), y);
 ///     loss.backward();
-///     optimizer.step();
+///     fused.step();
 ///
 /// Each rank passes its own part of the batch. An optimizer made from
 /// model->parameters() then makes the same step on every rank. Gradients are

@@ -10,6 +10,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/device/cuda/cuda.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
@@ -19,6 +20,7 @@
 #include "lockstep/parallel/replicas/not_finite.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/sharded_update.h"
 #include "lockstep/parallel/replicas/train_step.h"
 
 namespace lockstep {
@@ -414,6 +416,36 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   group_->drop_gradients();
   group_->phases().update_s = watch.seconds();
   return result;
+}
+
+void Engine::check_has(const std::vector<Tensor>& of_optimizer) const {
+  std::vector<Tensor> parameters;
+  for (const auto& item : module_.read().parameters) {
+    parameters.push_back(item.second);
+  }
+  positions_in(parameters, of_optimizer);
+}
+
+void Engine::update(optim::TorchOptimizer& optimizer) {
+  // If the ranks still shared the parameters, each rank would update them.
+  unshare_parameters();
+  optimizer.follow();
+  // Without replicas, the caller's threads are all threads of this rank.
+  if (!group_) return optimizer.step();
+  group_->follow_module();
+  ShardedUpdate update(*group_, /*exchange=*/nullptr);
+  const std::vector<size_t> positions = update.positions_in(optimizer);
+  std::vector<Tensor> gradients(group_->parameters().size());
+  {
+    const torch::NoGradGuard no_grad;
+    for (const size_t p : positions) {
+      const Tensor& parameter = group_->parameters()[p];
+      if (!parameter.grad().defined()) continue;
+      gradients[p] = optim::laid_out_like(parameter.grad(), parameter);
+    }
+  }
+  StepResult result;
+  update.update_whole(gradients, positions, optimizer, {}, result);
 }
 
 std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,

@@ -84,6 +84,14 @@ class Engine {
                         torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options);
 
+  /// Updates the module's parameters from their .grad, as the optimizer's own
+  /// step() does. On the host, the threads of all replicas share the work, each
+  /// with its own blocks. With several ranks, each updates its own parameters.
+  void update(optim::TorchOptimizer& optimizer);
+  /// Throws InvalidArgument if an optimizer's parameter is not one of the
+  /// module's.
+  void check_has(const std::vector<torch::Tensor>& of_optimizer) const;
+
   /// Runs the forward of every shard without gradients, and calls `visit` with
   /// its output and target in the thread of its device. With several ranks,
   /// each passes its own part of the `batch` samples. Returns the number of

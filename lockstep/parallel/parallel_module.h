@@ -30,6 +30,9 @@
 namespace lockstep {
 
 class Engine;
+namespace optim {
+class FusedOptimizer;
+}
 
 /// Keeps gradients on their rank during its lifetime.
 class NoSync {
@@ -139,6 +142,8 @@ class ParallelModuleBase {
   std::vector<std::vector<size_t>> gradient_buckets() const;
 
  private:
+  friend class optim::FusedOptimizer;
+
   std::shared_ptr<Engine> engine_;
 };
 

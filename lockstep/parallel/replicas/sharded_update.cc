@@ -228,14 +228,14 @@ std::vector<Tensor> ShardedUpdate::take_grads(
   return gradients;
 }
 
-std::vector<size_t> ShardedUpdate::positions_in(
-    const optim::Optimizer& optimizer) const {
+std::vector<size_t> positions_in(const std::vector<Tensor>& parameters,
+                                 const std::vector<Tensor>& of_optimizer) {
   std::unordered_map<const void*, size_t> places;
-  for (size_t p = 0; p < group_.parameters().size(); ++p) {
-    places[group_.parameters()[p].unsafeGetTensorImpl()] = p;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    places[parameters[p].unsafeGetTensorImpl()] = p;
   }
   std::vector<size_t> positions;
-  for (const Tensor& parameter : optimizer.parameters()) {
+  for (const Tensor& parameter : of_optimizer) {
     const auto found = places.find(parameter.unsafeGetTensorImpl());
     if (found == places.end()) {
       throw InvalidArgument(

@@ -17,6 +17,12 @@ namespace lockstep {
 /// Use of the sums: to be stored in .grad, or only for this step's update.
 enum class SumsFor { kGradients, kUpdate };
 
+/// Returns the index in `parameters` of each of an optimizer's parameters.
+/// Throws InvalidArgument for one that is not among them.
+std::vector<size_t> positions_in(
+    const std::vector<torch::Tensor>& parameters,
+    const std::vector<torch::Tensor>& of_optimizer);
+
 /// Makes the second half of a step: sums the shards' gradients and updates the
 /// parameters with them, block by block. It uses the threads of all replicas
 /// and, if ranks share memory, those of all ranks. A thread updates a block
@@ -33,7 +39,9 @@ class ShardedUpdate {
 
   /// Returns the index in the group's parameters() of each parameter of the
   /// optimizer. Throws InvalidArgument for one that is not among them.
-  std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const;
+  std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const {
+    return lockstep::positions_in(group_.parameters(), optimizer.parameters());
+  }
 
   /// Returns the sums, in memory of this rank. For an update, only the blocks
   /// that this rank updates may be valid.

@@ -13,8 +13,15 @@ std::string known(int64_t value) {
 
 }  // namespace
 
+const std::vector<std::string>& own_loops() {
+  static const std::vector<std::string> names{kDpLoop, kDdpLoop, kDpLoopUnfused,
+                                              kDdpLoopUnfused};
+  return names;
+}
+
 bool has_ranks(const std::string& strategy) {
-  return strategy == "ddp" || strategy == kDdpLoop;
+  return strategy == "ddp" || strategy == kDdpLoop ||
+         strategy == kDdpLoopUnfused;
 }
 
 std::string device_label(const train::RunReport& report, size_t device) {

@@ -16,10 +16,16 @@ using train::kPhases;
 using train::Phase;
 
 /// Names of training loops that users write, which are used like strategy
-/// names: DataParallel or DistributedDataParallel around the model,
-/// torch::optim, backward() and step().
+/// names: DataParallel or DistributedDataParallel around the model, backward(),
+/// and the step() that optim::fuse() makes of an optimizer of torch::optim.
 inline constexpr const char* kDpLoop = "dp-loop";
 inline constexpr const char* kDdpLoop = "ddp-loop";
+/// The same loops with the step() of torch::optim itself.
+inline constexpr const char* kDpLoopUnfused = "dp-loop-unfused";
+inline constexpr const char* kDdpLoopUnfused = "ddp-loop-unfused";
+
+/// Returns the four names above.
+const std::vector<std::string>& own_loops();
 
 /// Returns true if the strategy or loop of this name runs one process per
 /// device.

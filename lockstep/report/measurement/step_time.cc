@@ -126,12 +126,14 @@ std::vector<double> busy_seconds(const DistributedDataParallel<Module>&) {
 template <class Model>
 class OwnLoop {
  public:
-  OwnLoop(Model model, const train::TrainOptions& options, int rank,
+  OwnLoop(Model model, const TimedRun& run, int rank,
           const tasks::OptimizerOptions& optimizer)
       : rank_(rank),
-        autocast_(train::autocast_type(options.precision())),
+        autocast_(train::autocast_type(run.train.precision())),
         model_(std::move(model)),
-        optimizer_(make_optimizer(optimizer, *model_->module())) {}
+        optimizer_(make_optimizer(optimizer, *model_->module())) {
+    if (run.fuses) fused_.emplace(optim::fuse(*optimizer_, model_));
+  }
 
   void step(const data::Batch& batch) {
     const TraceLane lane(rank_, "main");
@@ -148,7 +150,11 @@ class OwnLoop {
     const double backward_s = watch.restart();
     const PhaseTimes within_backward = phases_within(model_);
     phase.emplace("update", TraceCategory::kCompute);
-    optimizer_->step();
+    if (fused_) {
+      fused_->step();
+    } else {
+      optimizer_->step();
+    }
     phase.reset();
     phases_.update += watch.restart();
     phases_.scatter += within_forward.scatter_s;
@@ -192,6 +198,7 @@ class OwnLoop {
   std::optional<c10::ScalarType> autocast_;
   Model model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<optim::FusedOptimizer> fused_;
   train::PhaseReport phases_;  // sums over the steps
   int64_t steps_ = 0;
 };
@@ -203,7 +210,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
                          const train::Plan& plan) {
   const train::TrainOptions& options = run.train;
   const ProcessGroup& world = run.world;
-  OwnLoop<Model> loop(std::move(model), options, plan.rank, optimizer);
+  OwnLoop<Model> loop(std::move(model), run, plan.rank, optimizer);
   const auto batch = random_batch(run, plan);
   for (int64_t step = 0; step < run.warmup; ++step) loop.step(batch);
   loop.restart_accounts();
@@ -277,11 +284,11 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task) {
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
     result = measure_loop(DistributedDataParallel(module, run.world), run,
                           task.optimizer, plan);
-    result.report.strategy = kDdpLoop;
+    result.report.strategy = run.fuses ? kDdpLoop : kDdpLoopUnfused;
   } else {
     result = measure_loop(DataParallel(module, plan.devices), run,
                           task.optimizer, plan);
-    result.report.strategy = kDpLoop;
+    result.report.strategy = run.fuses ? kDpLoop : kDpLoopUnfused;
   }
   result.report.model = task.model.name;
   return result;
@@ -324,8 +331,7 @@ Measurement measure_steps(const TimedRun& run) {
 
 std::vector<std::string> compared_strategies() {
   auto names = train::strategy_names();
-  names.emplace_back(kDpLoop);
-  names.emplace_back(kDdpLoop);
+  names.insert(names.end(), own_loops().begin(), own_loops().end());
   return names;
 }
 

@@ -14,11 +14,12 @@ namespace lockstep::report {
 /// function with its own part of the batch. The result is complete on rank 0.
 Measurement measure_steps(const TimedRun& run);
 
-/// Does the same as measure_steps() for a user's loop: kDpLoop if the strategy
-/// of `run` is dp, and kDdpLoop if it is ddp.
+/// Does the same as measure_steps() for a user's loop: kDpLoop or
+/// kDpLoopUnfused if the strategy of `run` is dp, and kDdpLoop or
+/// kDdpLoopUnfused if it is ddp.
 Measurement measure_own_loop(const TimedRun& run);
 
-/// Returns the strategies of `train`, kDpLoop and kDdpLoop.
+/// Returns the strategies of `train` and own_loops().
 std::vector<std::string> compared_strategies();
 /// Returns the image models, and the language model of the reference workloads.
 std::vector<std::string> compared_models();

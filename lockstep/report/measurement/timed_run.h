@@ -22,6 +22,7 @@ struct TimedRun {
   std::variant<tasks::ImageOptions, tasks::TextOptions> task{};
   int64_t steps = 30;  ///< measured steps
   int64_t warmup = 5;  ///< steps before them
+  bool fuses = true;   ///< own loops: optim::fuse() replaces torch's step()
   /// Path of a Chrome trace of the last steps, which rank 0 writes. Empty:
   /// none.
   std::string trace{};

@@ -14,7 +14,8 @@ using Runs = std::vector<const ComparedRun*>;
 
 bool is_dp(const ComparedRun& run) {
   const std::string& strategy = run.report.strategy;
-  return strategy == "dp" || strategy == "dp-classic" || strategy == kDpLoop;
+  return strategy == "dp" || strategy == "dp-classic" || strategy == kDpLoop ||
+         strategy == kDpLoopUnfused;
 }
 
 // Returns the runs that the practical compares.

@@ -38,6 +38,10 @@ void train(const torch::Tensor& x, const lockstep::ProcessGroup& world) {
   const lockstep::DistributedDataParallel ranked(net, world);
   const lockstep::DistributedDataParallel other(
       make(), make, world, lockstep::DistributedDataParallelOptions());
+  torch::optim::Adam adam(model->parameters());
+  lockstep::optim::fuse(adam, model).step();
+  auto fused = lockstep::optim::fuse(adam, ranked);
+  fused.zero_grad();
   const auto no_sync = ranked->no_sync();
   ranked->forward(x).sum().backward();
 }

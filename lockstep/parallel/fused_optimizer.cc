@@ -1,0 +1,52 @@
+#include "lockstep/parallel/fused_optimizer.h"
+
+#include <algorithm>
+
+#include "lockstep/optim/torch_optimizer.h"
+#include "lockstep/parallel/engine.h"
+
+namespace lockstep::optim {
+
+FusedOptimizer::FusedOptimizer(torch::optim::Optimizer& optimizer,
+                               const ParallelModuleBase& model)
+    : optimizer_(optimizer), engine_(model.engine_) {
+  follow_groups();
+}
+
+FusedOptimizer::~FusedOptimizer() = default;
+FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
+
+void FusedOptimizer::follow_groups() {
+  if (blocks_ && blocks_->is_for(optimizer_)) return;
+  TorchOptimizer::check_type(optimizer_);
+  const auto parameters = parameters_of(optimizer_);
+  engine_->check_has(parameters);
+  const bool is_on_host =
+      std::all_of(parameters.begin(), parameters.end(),
+                  [](const torch::Tensor& each) { return each.is_cpu(); });
+  if (!is_on_host) {
+    blocks_.reset();
+    return;
+  }
+  blocks_ = TorchOptimizer::make(
+      optimizer_,
+      [](const torch::Tensor& parameter) {
+        return torch::zeros_like(parameter.detach());
+      },
+      UpdateKernels::kTorch);
+}
+
+void FusedOptimizer::step() {
+  follow_groups();
+  if (blocks_) {
+    engine_->update(*blocks_);
+  } else {
+    optimizer_.step();
+  }
+}
+
+void FusedOptimizer::zero_grad(bool set_to_none) {
+  optimizer_.zero_grad(set_to_none);
+}
+
+}  // namespace lockstep::optim
