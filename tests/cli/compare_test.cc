@@ -97,6 +97,24 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("x.svg")));
 }
 
+TEST(Compare, MeasuresLoopsThatUsersWrite) {
+  const TemporaryFolder folder;
+  const auto report = folder.path("cmp.json");
+  const std::vector<std::string> loops{"dp-loop", "dp-loop-unfused", "ddp-loop",
+                                       "ddp-loop-unfused"};
+  const Ended ended = run_lockstep(compare(
+      {"--strategies", "dp-loop,dp-loop-unfused,ddp-loop,ddp-loop-unfused",
+       "--rounds", "1", "--report", report}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const json result = read_json(report);
+  ASSERT_EQ(result["runs"].size(), loops.size());
+  for (size_t i = 0; i < loops.size(); ++i) {
+    const auto& run = result["runs"][i];
+    EXPECT_EQ(run["strategy"], loops[i]);
+    EXPECT_GT(run["phases_s"]["update"].get<double>(), 0);
+  }
+}
+
 TEST(Compare, SuggestsTheNearestStrategy) {
   const Ended ended =
       run_lockstep(compare({"--strategies", "single,dp-clasic"}));
