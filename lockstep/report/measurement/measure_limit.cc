@@ -191,9 +191,12 @@ std::optional<StepLimit> measure_limit(const ProcessGroup& world,
     replays[k] = std::make_unique<MatrixReplay>(products[k]);
     works[k] = replays[k]->count();
   });
+  // The parts of all ranks are scaled to the step of rank 0.
+  const double step_s =
+      sum_of_ranks(world, world.rank() == 0 ? steps.median_s : 0);
   StepLimit limit{
-      .step_s = steps.median_s,
-      .parts = mean_of_ranks(world, parts_of(recorded, plan, steps.median_s))};
+      .step_s = step_s,
+      .parts = mean_of_ranks(world, parts_of(recorded, plan, step_s))};
   limit.products_alone_s =
       together.median_s(times, [&](size_t k) { replays[k]->run(); });
   int64_t most_bytes = 0;
