@@ -3,7 +3,6 @@
 #include <atomic>
 #include <functional>
 #include <limits>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,13 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/bfloat16_loops.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::cast_weights_test {
@@ -273,6 +274,53 @@ TEST(CastWeights, AForwardWithoutAutocastComputesInFloat) {
   EXPECT_TRUE(torch::equal(out, expected));
   // And a step without autocast.
   EXPECT_NO_THROW(model->train_step(x, labels, loss, *sgd));
+}
+
+// Ranks that share memory have one copy for all of them. Over tcp, each rank
+// leaves the casts to autocast.
+class CastWeightsOfRanks : public testing_ddp::OnBackends {};
+INSTANTIATE_TEST_SUITE_P(Backends, CastWeightsOfRanks,
+                         testing::Values("shm", "tcp"),
+                         [](const auto& instance) {
+                           return std::string(instance.param);
+                         });
+
+/// Trains on this rank's part of each batch, and returns the bytes of the
+/// parameters.
+std::string bytes_after_training(const ProcessGroup& world) {
+  constexpr int64_t kBatch = 8;
+  const int64_t own = kBatch / world.size();
+  const auto net =
+      testing_ddp::filled(std::make_shared<testing_ddp::NetImpl>());
+  const DataParallel model(
+      net, {Device{}},
+      DataParallelOptions().process_group(world).shards(2).intra_op_threads(1));
+  const auto sgd = optim::sgd(net->parameters(),
+                              optim::SGDOptions(0.1).momentum(0.9).make_state(
+                                  [&](const Tensor& parameter) {
+                                    return model->make_state(parameter);
+                                  }));
+  for (int step = 0; step < 8; ++step) {
+    if (step == 4) {
+      model->unshare_parameters();
+      const torch::NoGradGuard no_grad;
+      for (Tensor& parameter : net->parameters()) parameter.mul_(0.5);
+    }
+    const int64_t first = (step * kBatch) + (world.rank() * own);
+    const AutocastScope autocast(torch::kCPU, torch::kBFloat16);
+    model->train_step(testing_ddp::inputs(first, own),
+                      testing_ddp::targets(first, own), testing_ddp::loss_of,
+                      *sgd,
+                      TrainStepOptions().clip_grad_norm(step == 6 ? 0.01 : 0));
+  }
+  return testing_nets::bytes_of(*net);
+}
+
+TEST_P(CastWeightsOfRanks, HaveTheBitsOfOneDevice) {
+  const std::string expected = bytes_after_training(ProcessGroup());
+  run_on_ranks(2, [&](const ProcessGroup& world) {
+    EXPECT_EQ(bytes_after_training(world), expected);
+  });
 }
 
 TEST(BFloat16Loops, RoundAsTensorsDo) {

@@ -8,6 +8,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
