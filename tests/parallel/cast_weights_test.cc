@@ -9,6 +9,7 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
@@ -17,6 +18,7 @@
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/fused_optimizer.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
 
@@ -66,6 +68,14 @@ struct LooksAtTypeImpl : PlainImpl {
   Tensor forward(const Tensor& x) override {
     return PlainImpl::forward(x) *
            (first->weight.scalar_type() == torch::kFloat ? 1.0 : 1.5);
+  }
+};
+
+/// Reads the elements of the weight as float.
+struct ReadsElementsImpl : PlainImpl {
+  Tensor forward(const Tensor& x) override {
+    return PlainImpl::forward(x) *
+           (1 + first->weight.detach().data_ptr<float>()[0]);
   }
 };
 
@@ -121,6 +131,7 @@ class CountedCasts {
 
 struct Options {
   int devices = 2;
+  int shards = 2;
   int steps = 5;
   double clip = 0;
   bool verifies = true;
@@ -133,16 +144,17 @@ struct Trained {
   int casts = 0;  // of weights, in the last step
 };
 
-/// Trains with two shards on one device or on two. One device computes two
+/// Trains on one device or on one for each shard. One device computes all
 /// shards, and leaves the casts to autocast.
 template <class Impl>
 Trained train(const Options& options) {
   torch::manual_seed(3);
   const auto net = std::make_shared<Cloned<Impl>>();
-  const DataParallel model(
-      net, slices(options.devices),
-      DataParallelOptions().shards(2).intra_op_threads(1).verify_first_step(
-          options.verifies));
+  const DataParallel model(net, slices(options.devices),
+                           DataParallelOptions()
+                               .shards(options.shards)
+                               .intra_op_threads(1)
+                               .verify_first_step(options.verifies));
   const auto sgd =
       optim::sgd(model->parameters(), optim::SGDOptions(0.05).momentum(0.9));
   const auto loss = [](const Tensor& out, const Tensor& labels) {
@@ -172,10 +184,10 @@ template <class Impl>
 void expect_same_bits(Options options, bool has_casts) {
   options.devices = 1;
   const Trained by_autocast = train<Impl>(options);
-  options.devices = 2;
+  options.devices = options.shards;
   const Trained run = train<Impl>(options);
   EXPECT_EQ(run.digest, by_autocast.digest);
-  EXPECT_GE(by_autocast.casts, 4);  // two weights, two shards
+  EXPECT_GE(by_autocast.casts, 2 * options.shards);  // two weights
   EXPECT_EQ(run.casts > 0, has_casts) << run.casts;
 }
 
@@ -191,6 +203,13 @@ TEST(CastWeights, HaveTheBitsOfAutocastWithClippedGradients) {
   expect_same_bits<PlainImpl>({.clip = 0.05}, /*has_casts=*/false);
 }
 
+TEST(CastWeights, HaveTheBitsOfAutocastWithSeveralSums) {
+  expect_same_bits<PlainImpl>({.shards = 4}, /*has_casts=*/false);
+  expect_same_bits<PlainImpl>({.shards = 4, .clip = 0.05},
+                              /*has_casts=*/false);
+  expect_same_bits<PlainImpl>({.shards = 5}, /*has_casts=*/false);
+}
+
 TEST(CastWeights, AreNotMadeForAWeightThatIsAlsoUsedInFloat) {
   const Trained run = train<TiedImpl>({});
   EXPECT_EQ(run.digest, train<TiedImpl>({.devices = 1}).digest);
@@ -204,6 +223,7 @@ TEST(CastWeights, AreNotMadeForAWeightThatIsUsedTwice) {
 TEST(CastWeights, AreNotUsedIfTheModuleComputesSomethingElseWithThem) {
   expect_same_bits<LooksAtTypeImpl>({}, /*has_casts=*/true);
   expect_same_bits<ReadsImpl>({}, /*has_casts=*/true);
+  expect_same_bits<ReadsElementsImpl>({}, /*has_casts=*/true);
 }
 
 TEST(CastWeights, FollowAChangeOfTheParameters) {
@@ -274,6 +294,38 @@ TEST(CastWeights, AForwardWithoutAutocastComputesInFloat) {
   EXPECT_TRUE(torch::equal(out, expected));
   // And a step without autocast.
   EXPECT_NO_THROW(model->train_step(x, labels, loss, *sgd));
+}
+
+// The user's own loop between the steps of the engine.
+TEST(CastWeights, FollowTheStepsOfAFusedOptimizer) {
+  const auto train_both = [](int devices) {
+    torch::manual_seed(3);
+    const auto net = std::make_shared<Cloned<PlainImpl>>();
+    const DataParallel model(
+        net, slices(devices),
+        DataParallelOptions().shards(2).intra_op_threads(1));
+    torch::optim::SGD sgd(model->parameters(),
+                          torch::optim::SGDOptions(0.05).momentum(0.9));
+    auto fused = optim::fuse(sgd, model);
+    const auto loss = [](const Tensor& out, const Tensor& labels) {
+      return torch::nn::functional::cross_entropy(out, labels);
+    };
+    const Tensor x = torch::randn({32, kIn});
+    const Tensor labels = torch::randint(kClasses, {32});
+    const AutocastScope autocast(torch::kCPU, torch::kBFloat16);
+    for (int step = 0; step < 8; ++step) {
+      if (step == 1 || step == 5) {
+        sgd.zero_grad();
+        loss(model->forward(x), labels).backward();
+        fused.step();
+        fused.zero_grad();
+      } else {
+        model->train_step(x, labels, loss, sgd);
+      }
+    }
+    return testing_nets::bytes_of(*net);
+  };
+  EXPECT_EQ(train_both(2), train_both(1));
 }
 
 // Ranks that share memory have one copy for all of them. Over tcp, each rank

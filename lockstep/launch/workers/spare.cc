@@ -51,8 +51,17 @@ void Spare::stop() {
   running_.reset();
 }
 
+void Spare::pass_on_output() {
+  for (WorkerStream* stream : streams()) {
+    pollfd ready{stream->fd(), POLLIN, 0};
+    while (stream->fd() >= 0 && ::poll(&ready, 1, 0) > 0) stream->read_some();
+  }
+}
+
 void Spare::lose(const std::string& why) {
   running_->process.send(SIGKILL);
+  pass_on_output();  // it may say why
+  for (WorkerStream* stream : streams()) stream->finish();
   stop();
   ++lost_;
   log_warning("launch",
@@ -70,6 +79,7 @@ bool Spare::is_ready() {
 
 void Spare::wait_until_ready(int interrupt_fd) {
   while (running_ && !is_ready()) {
+    pass_on_output();
     look();
     std::array<pollfd, 1> fds{{{interrupt_fd, POLLIN, 0}}};
     if (::poll(fds.data(), fds.size(), kReadyPollMs) > 0) return;
@@ -110,6 +120,7 @@ std::optional<ChildProcess> Spare::fork(const control::RankSetup& setup) {
     return std::nullopt;
   }
   ChildProcess process = ChildProcess::adopt(rank->pid());
+  leftovers_.add_worker(process.pid());
   rank->go();
   return process;
 }

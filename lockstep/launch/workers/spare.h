@@ -47,6 +47,8 @@ class Spare {
   void stop();
   // Notices if it has ended, or doesn't get ready.
   void check();
+  // Shows what the spare worker has printed so far.
+  void pass_on_output();
   // Counts a spare worker that is of no use, and ends it.
   void lose(const std::string& why);
   bool is_ready();

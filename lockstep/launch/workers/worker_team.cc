@@ -298,8 +298,9 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
       .out_fd = to_out.worker_end(),
       .err_fd = to_err.worker_end()};
   auto forked = spare_ ? spare_->fork(setup) : std::nullopt;
+  // A forked worker was added before it went on.
   ChildProcess process = forked ? std::move(*forked) : start_process(setup);
-  leftovers_.add_worker(process.pid());
+  if (!forked) leftovers_.add_worker(process.pid());
   to_out.close_worker_end();
   to_err.close_worker_end();
   return {.rank = group.first_rank() + local_rank,

@@ -18,6 +18,11 @@ torch::Tensor multiply(const torch::Tensor& x, const Weight& weight) {
   return torch::mm(x.reshape({-1, x.size(-1)}), weight.weight).view(sizes);
 }
 
+// Returns a bias as the kernels read it. Replicas may have it in bfloat16.
+torch::Tensor wide(const torch::Tensor& bias) {
+  return bias.to(torch::kFloat32);
+}
+
 // Multiplies (..., in) by (in, out), the layout of GPT-2's weights.
 torch::Tensor project(const torch::Tensor& x, const Weight& weight) {
   auto sizes = x.sizes().vec();
@@ -111,17 +116,18 @@ torch::Tensor Gpt::fused_block(const Block& block,
   torch::Tensor attended;
   if (x.size(1) < kShortContext) {
     attended = fused_attention(multiply(first.normed, *block.c_attn),
-                               block.c_attn->bias, spec().heads);
+                               wide(block.c_attn->bias), spec().heads);
   } else {
     attended = attention(project(first.normed, *block.c_attn), 0, nullptr);
   }
   const NormedSum second =
       add_and_norm(first.sum, multiply(attended, *block.attn_c_proj),
-                   block.attn_c_proj->bias, *block.ln_2);
-  const auto inner = linear_gelu(
-      second.normed, cast_for_products(block.c_fc->weight), block.c_fc->bias);
+                   wide(block.attn_c_proj->bias), *block.ln_2);
+  const auto inner =
+      linear_gelu(second.normed, cast_for_products(block.c_fc->weight),
+                  wide(block.c_fc->bias));
   return add_with_bias(second.sum, multiply(inner, *block.mlp_c_proj),
-                       block.mlp_c_proj->bias);
+                       wide(block.mlp_c_proj->bias));
 }
 
 torch::Tensor Gpt::plain_block(const Block& block, int64_t layer,

@@ -176,7 +176,7 @@ void for_rows(int64_t count, int64_t width, int64_t rows_of_one,
 
 template <class T>
 T* data_of(const Tensor& tensor) {
-  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+  return tensor.defined() ? tensor.data_ptr<std::remove_const_t<T>>() : nullptr;
 }
 
 /// Calls use(Delta{}, Normed{}) with the C++ types of the two tensors.

@@ -59,6 +59,10 @@ void add_narrow(float* out, const void* a, at::ScalarType a_type, const void* b,
     std::swap(a, b);
     std::swap(a_type, b_type);
   }
+  if (b_type == at::kFloat) {
+    return add_elements(out, static_cast<const float*>(a),
+                        static_cast<const float*>(b), count);
+  }
   const auto* const right = static_cast<const c10::BFloat16*>(b);
   if (a_type == at::kFloat) {
     add_wide(static_cast<const float*>(a), right, out, count);
@@ -274,7 +278,8 @@ Tensor Reduction::block(const Block& block, Tensor& scratch) {
     Operand sum{.data = left.data, .type = type, .gradient = left.gradient};
     if (is_last) {
       sum.data = scratch_data();
-    } else if (left.type != type) {
+    } else if (is_narrow_[tensor] && left.gradient) {
+      // Several ranks may sum this block, so none may write to a gradient.
       wide_sums.push_back(torch::empty({block.length}, type));
       sum.data = static_cast<std::byte*>(wide_sums.back().mutable_data_ptr());
       sum.gradient = nullptr;

@@ -65,10 +65,12 @@ bool CastWeights::fit(const std::vector<Tensor>& parameters) const {
   return true;
 }
 
-void CastWeights::note_written(const std::vector<Tensor>& parameters) {
+void CastWeights::note_written(const std::vector<Tensor>& parameters,
+                               const std::vector<bool>& is_written) {
   seals_.resize(copies_.size());
   for (size_t p = 0; p < copies_.size(); ++p) {
-    if (copies_[p].defined()) seals_[p] = seal_of(parameters[p]);
+    if (!is_written[p] || !copies_[p].defined()) continue;
+    seals_[p] = seal_of(parameters[p]);
   }
   is_valid_ = true;
 }

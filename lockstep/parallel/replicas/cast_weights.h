@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -20,10 +18,10 @@ namespace lockstep {
 /// then arrive in the smaller type, and are converted when they are summed. All
 /// of this gives the bits of autocast.
 ///
-/// The copies are found in three steps of training. The first scans the graph
-/// of a shard (parameters_cast_once()). The second makes the copies, and
-/// compares a shard of a replica that uses them with one of the module itself.
-/// From then on they are used as long as the replicas are.
+/// The first step of a replica group scans the graph of a shard
+/// (are_cast_once()) and makes the copies. The second step compares a shard of
+/// a replica that uses them with one of the module itself. If they have the
+/// same bits, the replicas use the copies from then on.
 class CastWeights {
  public:
   /// Type of the copies.
@@ -47,8 +45,8 @@ class CastWeights {
 
   using Allocate = std::function<torch::Tensor(const torch::Tensor& like)>;
   /// Allocates copies of the parameters for which `is_cast` is true. Their
-  /// values are not written yet. `allocate` returns memory laid out like its
-  /// argument, for which no memory is used.
+  /// values are not written yet. `allocate` returns a tensor laid out like its
+  /// argument, which was never written.
   void make(const std::vector<torch::Tensor>& parameters,
             const std::vector<bool>& is_cast, const Allocate& allocate);
   void note_tried() { state_ = State::kInUse; }
@@ -61,13 +59,18 @@ class CastWeights {
   void invalidate() { is_valid_ = false; }
   /// Returns whether a parameter was changed, or invalidate() called, since the
   /// last note_written(). Looks at the memory, the version and some elements of
-  /// each parameter. write() finds other changes.
+  /// each parameter. is_current() finds other changes.
   bool are_outdated(const std::vector<torch::Tensor>& parameters) const;
   /// Returns whether the parameters still have the type and layout of the
   /// copies.
   bool fit(const std::vector<torch::Tensor>& parameters) const;
-  /// Records that the copies have the values of `parameters`.
-  void note_written(const std::vector<torch::Tensor>& parameters);
+  /// Returns whether the copies were written since they were made and since the
+  /// last invalidate().
+  bool are_valid() const { return is_valid_; }
+  /// Records that the copies have the values of the parameters for which
+  /// `is_written` is true.
+  void note_written(const std::vector<torch::Tensor>& parameters,
+                    const std::vector<bool>& is_written);
 
   /// Writes `length` elements of the copy of parameter `p` from `offset`, in
   /// memory order. Does nothing if there is no copy of `p`. Different threads

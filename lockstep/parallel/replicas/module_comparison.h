@@ -58,8 +58,12 @@ class ModuleComparison {
   /// module's parameters are not called.
   void run_module();
 
+  /// Returns whether the module's forward registers parameters, buffers or
+  /// submodules.
+  bool registers_in_forward() const { return registers_in_forward_; }
   /// Computes the shard with `replica`, restores the inputs and the module's
   /// buffers, and returns whether the pass has the bits of the module's.
+  /// Returns false if the pass throws.
   bool has_bits_of(Replica& replica) const;
   /// Compares `pass`, which `replica` computed.
   void compare(const ShardPass& pass, const Replica& replica);

@@ -258,7 +258,7 @@ void ShardedUpdate::update(Reduction& reduction,
   for (const size_t p : positions) {
     has_gradient.push_back(reduction.has_gradient(p));
   }
-  optimizer.begin_step(has_gradient);
+  begin_update(optimizer, positions, has_gradient);
   const std::vector<Block>& blocks = optimizer.blocks();
   const char* name = reduction.has_merges() ? "sum+update" : "update";
   for_each_block(
@@ -273,13 +273,23 @@ void ShardedUpdate::update(Reduction& reduction,
         update_block(optimizer, b, block, gradient);
       },
       &optimizer);
-  check_casts();
+  end_update();
+}
+
+void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
+                                 const std::vector<size_t>& positions,
+                                 const std::vector<bool>& has_gradient) {
+  is_updated_.assign(group_.parameters().size(), false);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    is_updated_[positions[i]] = has_gradient[i];
+  }
+  optimizer.begin_step(has_gradient);
 }
 
 void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
                                  const Block& block, const Tensor& gradient) {
-  CastWeights& casts = group_.cast_weights();
-  if (!casts.exist()) {
+  const CastWeights& casts = group_.cast_weights();
+  if (!keeps_casts_) {
     return optimizer.update(static_cast<int64_t>(b), gradient);
   }
   const auto p = static_cast<size_t>(block.tensor);
@@ -301,13 +311,15 @@ void ShardedUpdate::write_casts() {
     casts.write(group_.parameters()[p], p, block.offset, block.length);
   });
   if (exchange_) barrier(group_.options().process_group());
-  casts.note_written(group_.parameters());
+  casts.note_written(group_.parameters(), std::vector<bool>(all.size(), true));
 }
 
-void ShardedUpdate::check_casts() const {
+void ShardedUpdate::end_update() {
+  if (!keeps_casts_) return;
+  group_.cast_weights().note_written(group_.parameters(), is_updated_);
   const size_t outdated = outdated_cast_;
   if (outdated == 0) return;
-  throw ParallelError(
+  const ParallelError error(
       "parallel",
       {.code = ErrorCode::kParameterWritten,
        .what = fmt::format("parameter '{}' was changed between two steps in a "
@@ -317,6 +329,11 @@ void ShardedUpdate::check_casts() const {
        .expected = "changes that increment the version of the parameter",
        .fix = "write with torch::NoGradGuard no_grad; parameter.copy_(value), "
               "and go on from a checkpoint"});
+  if (exchange_) {
+    // Only the rank that updates the block knows it.
+    group_.options().process_group().abort(std::string(error.text()));
+  }
+  throw error;
 }
 
 void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
@@ -348,7 +365,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
   for (const size_t p : positions) {
     has_gradient.push_back(gradients[p].defined());
   }
-  optimizer.begin_step(has_gradient);
+  begin_update(optimizer, positions, has_gradient);
   for_each_block(
       "update", blocks, positions,
       [&](size_t b, Tensor&) {
@@ -361,7 +378,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
         update_block(optimizer, b, block, gradient);
       },
       &optimizer);
-  check_casts();
+  end_update();
 }
 
 std::string ShardedUpdate::first_not_finite(

@@ -63,6 +63,9 @@ class ShardedUpdate {
   /// Writes the copies of cast_weights() from the parameters. Collective, if
   /// ranks share memory.
   void write_casts();
+  /// Makes updates check and write the copies of cast_weights(). They must have
+  /// been current at the start of the step.
+  void keep_casts() { keeps_casts_ = true; }
   /// Sums and updates block by block. The sums are multiplied by `factor`.
   /// `positions` is the result of positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
@@ -118,16 +121,24 @@ class ShardedUpdate {
                                const std::vector<optim::Block>& blocks,
                                const std::vector<size_t>& positions) const;
 
-  /// Updates block `b` of the optimizer and the copy of cast_weights().
+  /// Starts a step of the optimizer, and notes the parameters that it updates.
+  void begin_update(optim::Optimizer& optimizer,
+                    const std::vector<size_t>& positions,
+                    const std::vector<bool>& has_gradient);
+  /// Updates block `b` of the optimizer and, if it is kept, the copy of
+  /// cast_weights().
   /// `block.tensor` is the index of the parameter in the group's parameters().
   void update_block(optim::Optimizer& optimizer, size_t b,
                     const optim::Block& block, const torch::Tensor& gradient);
-  /// Throws ParallelError if update_block() found a parameter with another
-  /// value than its copy.
-  void check_casts() const;
+  /// Ends an update of all blocks. Throws ParallelError, and aborts the process
+  /// group, if update_block() found a parameter with another value than its
+  /// copy.
+  void end_update();
 
   ReplicaGroup& group_;
   RankExchange* exchange_;
+  bool keeps_casts_ = false;
+  std::vector<bool> is_updated_;  // by parameter of the group
   // 1 + index of a parameter with another value than its copy, or 0.
   std::atomic<size_t> outdated_cast_ = 0;
 };

@@ -429,10 +429,12 @@ void TrainStep::refresh_casts(const optim::Optimizer* optimizer) {
   CastWeights& casts = group_.cast_weights();
   if (!optimizer || !casts.exist()) return;
   if (!casts.fit(group_.parameters())) return casts.reset();
-  // If ranks share memory, the parameters can't have changed, or all ranks have
-  // called invalidate().
-  const bool are_outdated = casts.are_outdated(group_.parameters());
+  // Ranks that share memory have to write them at the same time, which they do
+  // when they share the parameters. They refuse other changes of a parameter.
+  const bool are_outdated =
+      exchange_ ? !casts.are_valid() : casts.are_outdated(group_.parameters());
   if (are_outdated) update_.write_casts();
+  update_.keep_casts();
 }
 
 std::vector<bool> TrainStep::are_cast_once(const Tensor& loss,
@@ -456,6 +458,8 @@ bool TrainStep::try_casts(const ModuleComparison& comparison, int64_t chunks) {
   const int64_t shard =
       group_.own_shards().first + static_cast<int64_t>(comparison.part());
   bool has_same_bits = false;
+  // begin() would make other replicas.
+  if (comparison.registers_in_forward()) return false;
   group_.begin(chunks, /*uses_casts=*/true);
   group_.on_shard(shard, chunks, group_.step_stream(), [&](Replica& replica) {
     group_.load_replica(shard, replica);
@@ -467,12 +471,14 @@ bool TrainStep::try_casts(const ModuleComparison& comparison, int64_t chunks) {
 
 void TrainStep::end_casts(const StepTotals& totals, const Passes& passes) {
   CastWeights& casts = group_.cast_weights();
-  if (casts.exist()) casts.note_written(group_.parameters());
   if (!totals.can_cast) return;
   if (casts.state() == CastWeights::State::kUntried) {
     return totals.has_bad_casts ? casts.turn_off() : casts.note_tried();
   }
-  if (casts.state() != CastWeights::State::kUnknown) return;
+  if (casts.state() != CastWeights::State::kUnknown ||
+      passes.cast_once.size() != group_.parameters().size()) {
+    return;
+  }
   const ProcessGroup world = checking_ranks();
   std::string own;
   for (const bool is_cast : passes.cast_once) own += is_cast ? '1' : '0';
