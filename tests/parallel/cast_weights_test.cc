@@ -1,5 +1,6 @@
 // Under autocast, replicas use weights that the update has cast. The bits must
 // be those of autocast, which casts them in each step.
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <limits>
@@ -347,11 +348,14 @@ std::string bytes_after_training(const ProcessGroup& world) {
   const DataParallel model(
       net, {Device{}},
       DataParallelOptions().process_group(world).shards(2).intra_op_threads(1));
-  const auto sgd = optim::sgd(net->parameters(),
-                              optim::SGDOptions(0.1).momentum(0.9).make_state(
-                                  [&](const Tensor& parameter) {
-                                    return model->make_state(parameter);
-                                  }));
+  // The blocks of an optimizer need not be in the order of the module's.
+  std::vector<Tensor> parameters = net->parameters();
+  std::reverse(parameters.begin(), parameters.end());
+  const auto sgd =
+      optim::sgd(parameters, optim::SGDOptions(0.1).momentum(0.9).make_state(
+                                 [&](const Tensor& parameter) {
+                                   return model->make_state(parameter);
+                                 }));
   for (int step = 0; step < 8; ++step) {
     if (step == 4) {
       model->unshare_parameters();

@@ -151,7 +151,7 @@ std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction, SumsFor use) {
       reduction.block(group_.blocks()[b], in_place);
     });
   }
-  if (has_narrow && exchange_ && use == SumsFor::kGradients) {
+  if (has_narrow && exchange_) {
     // The blocks of the other ranks. Their sums are in memory of this rank.
     const torch::NoGradGuard no_grad;
     for (const Block& block : group_.blocks()) {
