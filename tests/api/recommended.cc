@@ -60,6 +60,8 @@ void change_module(std::shared_ptr<Net> module, Device one,
     parameter.SAYS(requires_grad_(true));
     parameter.SAYS(requires_grad_(false));
     SAYS(parameter.set_data(parameter.contiguous()));
+    const torch::Tensor value = parameter.detach() * 2;
+    SAYS({ torch::NoGradGuard no_grad; parameter.copy_(value); })
   }
   torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 3)
                                   .SAYS(sparse(false)));

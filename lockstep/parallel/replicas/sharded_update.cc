@@ -327,8 +327,8 @@ void ShardedUpdate::end_update() {
                            "memory), so this step computed with its old value",
                            group_.name_of(outdated - 1)),
        .expected = "changes that increment the version of the parameter",
-       .fix = "write with torch::NoGradGuard no_grad; parameter.copy_(value), "
-              "and go on from a checkpoint"});
+       .fix = "change it with { torch::NoGradGuard no_grad; "
+              "parameter.copy_(value); } and continue from a checkpoint"});
   if (exchange_) {
     // Only the rank that updates the block knows it.
     group_.options().process_group().abort(std::string(error.text()));
