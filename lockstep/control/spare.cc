@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <iterator>
 #include <poll.h>
-#include <sched.h>
 #include <string_view>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -18,6 +17,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/numbers.h"
@@ -143,15 +143,18 @@ bool is_adopted(pid_t agent) {
   return ::getppid() == agent;  // it may have died before that call
 }
 
-void run_on(std::string_view cores) {
-  if (cores.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  while (!cores.empty()) {
-    const auto core = parse_number<int>(std::string(take(cores, ',')));
-    if (core && *core < CPU_SETSIZE) CPU_SET(static_cast<size_t>(*core), &set);
+// Pins this process, if the system allows it.
+void run_on(std::string_view text) {
+  std::vector<int> cores;
+  while (!text.empty()) {
+    const auto core = parse_number<int>(std::string(take(text, ',')));
+    if (core) cores.push_back(*core);
   }
-  ::sched_setaffinity(0, sizeof set, &set);
+  if (cores.empty()) return;
+  try {
+    pin_thread(cores);
+  } catch (const IoError&) {
+  }
 }
 
 bool set_standard_files(const Message& message) {

@@ -264,10 +264,6 @@ class TorchAdam final : public TorchOptimizer {
   Slot* max_exp_avg_sq_ = nullptr;  // null: no group had amsgrad so far
 };
 
-}  // namespace
-
-namespace {
-
 /// Returns null for an optimizer of another type.
 std::unique_ptr<TorchOptimizer> make_of_type(torch::optim::Optimizer& optimizer,
                                              const StateFactory& make_state,
@@ -297,11 +293,13 @@ std::unique_ptr<TorchOptimizer> TorchOptimizer::adopt(
   return make_of_type(optimizer, make_state, UpdateKernels::kFused);
 }
 
-std::unique_ptr<TorchOptimizer> TorchOptimizer::make(
-    torch::optim::Optimizer& optimizer, const StateFactory& make_state,
-    UpdateKernels kernels) {
+std::unique_ptr<TorchOptimizer> TorchOptimizer::make_like_torch(
+    torch::optim::Optimizer& optimizer) {
   check_type(optimizer);
-  return make_of_type(optimizer, make_state, kernels);
+  const auto make_state = [](const Tensor& parameter) {
+    return torch::zeros_like(parameter.detach());
+  };
+  return make_of_type(optimizer, make_state, UpdateKernels::kTorch);
 }
 
 void TorchOptimizer::check_type(const torch::optim::Optimizer& optimizer) {

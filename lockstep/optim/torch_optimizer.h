@@ -32,10 +32,10 @@ class TorchOptimizer : public Optimizer {
       torch::optim::Optimizer& optimizer, const StateFactory& make_state);
   /// Throws InvalidArgument for an optimizer of another type.
   static void check_type(const torch::optim::Optimizer& optimizer);
-  /// Same as adopt(), but throws InvalidArgument instead of returning null.
-  static std::unique_ptr<TorchOptimizer> make(
-      torch::optim::Optimizer& optimizer, const StateFactory& make_state,
-      UpdateKernels kernels);
+  /// Makes one that rounds as the optimizer's own step() does. Throws
+  /// InvalidArgument for an optimizer of another type.
+  static std::unique_ptr<TorchOptimizer> make_like_torch(
+      torch::optim::Optimizer& optimizer);
 
   /// Returns whether this was made for an optimizer at the same address. That
   /// optimizer may have been deleted.

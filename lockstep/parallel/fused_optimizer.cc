@@ -28,12 +28,7 @@ void FusedOptimizer::follow_groups() {
     blocks_.reset();
     return;
   }
-  blocks_ = TorchOptimizer::make(
-      optimizer_,
-      [](const torch::Tensor& parameter) {
-        return torch::zeros_like(parameter.detach());
-      },
-      UpdateKernels::kTorch);
+  blocks_ = TorchOptimizer::make_like_torch(optimizer_);
 }
 
 void FusedOptimizer::step() {

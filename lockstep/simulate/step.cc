@@ -35,7 +35,7 @@ double time_above(const Stragglers& stragglers, double above) {
   return std::exp(-std::sqrt(variance) * normal_quantile(above) - variance / 2);
 }
 
-/// Returns the slowest of `ranks` times, or 0 if there are none. One draw is
+/// Returns the slowest of `ranks` times, or 0 for no ranks. One draw is
 /// enough: all are below t with the probability of one, to the power of
 /// `ranks`.
 double draw_slowest(const Stragglers& stragglers, int64_t ranks,

@@ -281,7 +281,7 @@ TEST_P(Fuse, LeavesParametersWithoutAGradientAlone) {
     train(model, *optimizer, [&](Optimizer& torch, int step) {
       // A step of torch follows on a step without some of the state.
       step_of(step > 3 ? By::kTorch : by, fused)(torch, step);
-      // From now on, all parameters have gradients.
+      // All parameters have gradients from now on.
       if (step == 2) {
         net->uses_extra = true;
         model->rebuild();

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,13 +13,12 @@
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
-#include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
+#include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/simulate/failures.h"
 #include "lockstep/simulate/run_profile.h"
@@ -208,16 +206,6 @@ std::string in_days(double seconds) {
              : "never";
 }
 
-void print_wrapped(const std::string& text) {
-  fmt::print("{}\n",
-             wrap(text, static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-}
-
-void print_in_terminal(const Table& table) {
-  fmt::print("{}",
-             table.render(static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-}
-
 void print_steps(const std::vector<Prediction>& rows, const Inputs& inputs,
                  bool has_time) {
   std::vector<std::string> header{"ranks",
@@ -309,15 +297,15 @@ void run(const SimulateFlags& flags, const std::string& options) {
     rows.push_back(predict(inputs, flags, ranks));
   }
   const bool has_failures = flags.per_node_day > 0;
-  print_wrapped(
+  print_paragraph(
       "Times of a step in ms. Exposed: communication that the computation "
       "does not hide. Waiting: for the slowest rank.");
   print_steps(rows, inputs, flags.total > 0 && !has_failures);
   if (has_failures) {
-    print_wrapped(
+    print_paragraph(
         "\nFailures per day. Young/Daly: the best interval between "
-        "checkpoints, "
-        "seconds. Training: its share of the time, simulated, and by the "
+        "checkpoints, seconds. Training: its share of the time, simulated, and "
+        "by the "
         "formula of expected values.");
     print_failures(rows, flags.total > 0);
   }

@@ -1,6 +1,5 @@
 #include <memory>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,10 +9,10 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
 #include "lockstep/base/terminal.h"
-#include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -43,18 +42,12 @@ void print_json(const SplitFlags& flags, const std::vector<Row>& rows) {
   fmt::print("{}\n", list.dump(2));
 }
 
-// Prints a paragraph, wrapped to the width of the terminal.
-void say(const std::string& text) {
-  fmt::print("{}\n",
-             wrap(text, static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-}
-
 // Explains why trailing devices are idle, for each row that has idle devices.
 void explain_idle(const SplitFlags& flags, const std::vector<Row>& rows) {
   for (const auto& row : rows) {
     if (row.idle() == 0) continue;
     const auto working = static_cast<int64_t>(row.split.size());
-    say(fmt::format(
+    print_paragraph(fmt::format(
         "{0} over {1}: chunks are ceil({0} / {1}) = {2}, so {3} {4} all "
         "samples and device{5} {6} idle.",
         flags.batch_size, row.devices, row.split.front(),
@@ -74,9 +67,9 @@ void print_table(const SplitFlags& flags, const std::vector<Row>& rows) {
     table.add_row(
         {std::to_string(row.devices), std::to_string(flags.batch_size), split});
   }
-  fmt::print("{}",
-             table.render(static_cast<size_t>(terminal_width(STDOUT_FILENO))));
-  say("A batch of N over K devices is split into chunks of ceil(N / K), as "
+  print_in_terminal(table);
+  print_paragraph(
+      "A batch of N over K devices is split into chunks of ceil(N / K), as "
       "nn.DataParallel does. If K doesn't divide N, the last chunk is "
       "smaller.");
   explain_idle(flags, rows);

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/simd.h"
 #include "lockstep/models/language/kernels.h"
-#include "lockstep/models/language/simd.h"
 
 namespace lockstep::models {
 namespace {

@@ -6,9 +6,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/simd.h"
+#include "lockstep/device/small_product.h"
 #include "lockstep/models/language/kernels.h"
-#include "lockstep/models/language/simd.h"
-#include "lockstep/models/language/small_product.h"
 
 namespace lockstep::models {
 namespace {
@@ -158,26 +158,34 @@ LOCKSTEP_INLINE int64_t probabilities(const Heads<T>& p, const HeadScratch& s,
   return used;
 }
 
-struct AttentionForward {
+/// Calls Body::one_head() for the heads from `begin` to `end` of all sequences,
+/// with their queries, keys and values in the scratch memory.
+template <class Body>
+struct EachHead {
   template <class T>
   LOCKSTEP_INLINE static void run(const Heads<T>* all, float* memory,
                                   int64_t begin, int64_t end) {
     const Heads<T>& p = *all;
     const HeadScratch s = part_of(p, memory);
-    for (int64_t place = begin; place < end; ++place) one_head(p, s, place);
+    for (int64_t place = begin; place < end; ++place) {
+      const int64_t batch = place / p.heads;
+      const int64_t head = place % p.heads;
+      read_part(p, batch, head, 0, p.scale, s.q);
+      read_part(p, batch, head, 1, 1, s.k);
+      read_part(p, batch, head, 2, 1, s.v);
+      transpose(p, s.k, s.k_flat);
+      Body::one_head(p, s, place, batch, head);
+    }
   }
+};
 
+struct AttentionForward {
   template <class T>
   LOCKSTEP_INLINE static void one_head(const Heads<T>& p, const HeadScratch& s,
-                                       int64_t place) {
-    const int64_t batch = place / p.heads;
-    const int64_t head = place % p.heads;
+                                       int64_t place, int64_t batch,
+                                       int64_t head) {
     const int64_t width = p.head_width;
     const int64_t padded = p.padded();
-    read_part(p, batch, head, 0, p.scale, s.q);
-    read_part(p, batch, head, 1, 1, s.k);
-    read_part(p, batch, head, 2, 1, s.v);
-    transpose(p, s.k, s.k_flat);
     for (int64_t first = 0; first < p.tokens; first += kRows) {
       const int64_t last = std::min(first + kRows, p.tokens);
       probabilities(p, s, place, first, last, false);
@@ -196,24 +204,11 @@ struct AttentionForward {
 
 struct AttentionBackward {
   template <class T>
-  LOCKSTEP_INLINE static void run(const Heads<T>* all, float* memory,
-                                  int64_t begin, int64_t end) {
-    const Heads<T>& p = *all;
-    const HeadScratch s = part_of(p, memory);
-    for (int64_t place = begin; place < end; ++place) one_head(p, s, place);
-  }
-
-  template <class T>
   LOCKSTEP_INLINE static void one_head(const Heads<T>& p, const HeadScratch& s,
-                                       int64_t place) {
-    const int64_t batch = place / p.heads;
-    const int64_t head = place % p.heads;
+                                       int64_t place, int64_t batch,
+                                       int64_t head) {
     const int64_t width = p.head_width;
     const int64_t padded = p.padded();
-    read_part(p, batch, head, 0, p.scale, s.q);
-    read_part(p, batch, head, 1, 1, s.k);
-    read_part(p, batch, head, 2, 1, s.v);
-    transpose(p, s.k, s.k_flat);
     transpose(p, s.v, s.v_flat);
     for (int64_t t = 0; t < p.tokens; ++t) {
       const T* from =
@@ -286,8 +281,8 @@ template <class Body, class T>
 void for_heads(const Heads<T>& all, int64_t batch) {
   intra_op_for(batch * all.heads, [&](int64_t begin, int64_t end) {
     const Tensor memory = torch::empty({scratch_size(all)}, torch::kFloat32);
-    simd::run<Body, const Heads<T>*>(&all, memory.mutable_data_ptr<float>(),
-                                     begin, end);
+    simd::run<EachHead<Body>, const Heads<T>*>(
+        &all, memory.mutable_data_ptr<float>(), begin, end);
   });
 }
 

@@ -6,8 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/simd.h"
 #include "lockstep/models/language/kernels.h"
-#include "lockstep/models/language/simd.h"
 
 namespace lockstep::models {
 namespace {
@@ -138,19 +138,17 @@ struct BiasGeluBackward {
   LOCKSTEP_INLINE static void run(const T* upstream, const T* slopes,
                                   T* gradient, float* parts, int64_t width,
                                   int64_t rows, int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      float* sums = parts + (block * width);
-      const int64_t end = std::min((block + 1) * kRowsOfSum, rows);
-      for (int64_t row = block * kRowsOfSum; row < end; ++row) {
-        for (int64_t i = 0; i < width; i += kLanes) {
-          const int64_t at = (row * width) + i;
-          const Lanes value =
-              simd::load(upstream + at) * simd::load(slopes + at);
-          simd::store(value, gradient + at);
-          simd::store(simd::load(sums + i) + value, sums + i);
-        }
-      }
-    }
+    for_rows_of_blocks(first, last, rows,
+                       [=](int64_t block, int64_t row) LOCKSTEP_INLINE_LAMBDA {
+                         float* sums = parts + (block * width);
+                         for (int64_t i = 0; i < width; i += kLanes) {
+                           const int64_t at = (row * width) + i;
+                           const Lanes value = simd::load(upstream + at) *
+                                               simd::load(slopes + at);
+                           simd::store(value, gradient + at);
+                           simd::store(simd::load(sums + i) + value, sums + i);
+                         }
+                       });
   }
 };
 

@@ -2,14 +2,14 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "lockstep/device/autocast.h"
+
 namespace lockstep::models {
 
 using torch::Tensor;
 
 torch::ScalarType product_type_on_cpu() {
-  return at::autocast::is_autocast_enabled(at::kCPU)
-             ? at::autocast::get_autocast_dtype(at::kCPU)
-             : torch::kFloat32;
+  return autocast_type(at::kCPU).value_or(torch::kFloat32);
 }
 
 bool has_kernels(const Tensor& x, const Tensor& weight) {
@@ -20,10 +20,8 @@ bool has_kernels(const Tensor& x, const Tensor& weight) {
 }
 
 Tensor cast_for_products(const Tensor& weight) {
-  return at::autocast::is_autocast_enabled(at::kCPU)
-             ? at::autocast::cached_cast(product_type_on_cpu(), weight,
-                                         at::kCPU)
-             : weight;
+  const auto type = autocast_type(at::kCPU);
+  return type ? at::autocast::cached_cast(*type, weight, at::kCPU) : weight;
 }
 
 Tensor sum_in_order(const Tensor& rows) {

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include <torch/types.h>
+
+#include "lockstep/device/simd.h"
 
 namespace lockstep::models {
 
@@ -13,6 +18,17 @@ constexpr int64_t kRowsOfSum = 64;
 /// Returns the number of these blocks.
 inline int64_t sum_blocks(int64_t rows) {
   return (rows + kRowsOfSum - 1) / kRowsOfSum;
+}
+
+/// Calls visit(block, row) for each row of the blocks from `first` to `last`,
+/// in order.
+template <class Visit>
+LOCKSTEP_INLINE void for_rows_of_blocks(int64_t first, int64_t last,
+                                        int64_t rows, Visit visit) {
+  for (int64_t block = first; block < last; ++block) {
+    const int64_t end = std::min((block + 1) * kRowsOfSum, rows);
+    for (int64_t row = block * kRowsOfSum; row < end; ++row) visit(block, row);
+  }
 }
 
 /// Calls use(T{}) with the C++ type of float32 or bfloat16.

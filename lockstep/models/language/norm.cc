@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "lockstep/device/intra_op.h"
+#include "lockstep/device/simd.h"
 #include "lockstep/models/language/kernels.h"
-#include "lockstep/models/language/simd.h"
 
 namespace lockstep::models {
 namespace {
@@ -108,13 +108,11 @@ struct NormBackward {
   template <class Delta, class Normed>
   LOCKSTEP_INLINE static void run(const NormBackwardRows<Delta, Normed>* rows,
                                   int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      float* sums = rows->weight_sums + (block * 3 * rows->width);
-      const int64_t end = std::min((block + 1) * kRowsOfSum, rows->rows);
-      for (int64_t row = block * kRowsOfSum; row < end; ++row) {
-        one_row(*rows, row, sums);
-      }
-    }
+    for_rows_of_blocks(first, last, rows->rows,
+                       [=](int64_t block, int64_t row) LOCKSTEP_INLINE_LAMBDA {
+                         one_row(*rows, row,
+                                 rows->weight_sums + (block * 3 * rows->width));
+                       });
   }
 
   template <class Delta, class Normed>
@@ -376,18 +374,17 @@ struct AddBiasBackward {
   LOCKSTEP_INLINE static void run(const float* upstream, Delta* gradient,
                                   float* parts, int64_t width, int64_t rows,
                                   int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      float* sums = parts + (block * width);
-      const int64_t end = std::min((block + 1) * kRowsOfSum, rows);
-      for (int64_t row = block * kRowsOfSum; row < end; ++row) {
-        for (int64_t i = 0; i < width; i += kLanes) {
-          const int64_t at = (row * width) + i;
-          const Lanes value = simd::load(upstream + at);
-          if (gradient != nullptr) simd::store(value, gradient + at);
-          simd::store(simd::load(sums + i) + value, sums + i);
-        }
-      }
-    }
+    for_rows_of_blocks(first, last, rows,
+                       [=](int64_t block, int64_t row) LOCKSTEP_INLINE_LAMBDA {
+                         float* sums = parts + (block * width);
+                         for (int64_t i = 0; i < width; i += kLanes) {
+                           const int64_t at = (row * width) + i;
+                           const Lanes value = simd::load(upstream + at);
+                           if (gradient != nullptr)
+                             simd::store(value, gradient + at);
+                           simd::store(simd::load(sums + i) + value, sums + i);
+                         }
+                       });
   }
 };
 

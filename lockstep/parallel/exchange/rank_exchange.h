@@ -36,10 +36,10 @@ struct StepTotals {
   /// Whether the step has to go through the parameters' `.grad`: at first on
   /// this rank, after reduce() on any rank.
   bool needs_grad = false;
-  /// Whether replicas can use cast weights (CastWeights): at first on this
+  /// True if replicas can use cast weights (CastWeights): at first on this
   /// rank, after reduce() on all ranks.
   bool can_cast = false;
-  /// Whether the cast weights gave other bits: at first on this rank, after
+  /// True if the cast weights gave other bits: at first on this rank, after
   /// reduce() on any rank.
   bool has_bad_casts = false;
 };

@@ -23,8 +23,8 @@ enum class Storage {
 
 /// Copies of parameters in a smaller type, in memory that all replicas use.
 struct ParameterCasts {
-  /// One for each unique parameter of the original, undefined where there is
-  /// none. Empty if there are none at all.
+  /// One for each unique parameter of the original, undefined for a parameter
+  /// without a copy. Empty if no parameter has a copy.
   std::span<const torch::Tensor> copies{};
   /// Index among the unique parameters for each parameter of the original.
   std::span<const size_t> unique{};

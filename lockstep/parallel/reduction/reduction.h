@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -71,6 +72,11 @@ class Reduction {
 
   /// Returns whether a shard's gradient of parameter `p` is narrow.
   bool is_narrow(size_t p) const { return is_narrow_[p]; }
+  /// Returns whether any gradient is narrow.
+  bool has_narrow() const {
+    return std::find(is_narrow_.begin(), is_narrow_.end(), true) !=
+           is_narrow_.end();
+  }
 
   /// Allocates memory for the sums of narrow gradients. Must be called before
   /// block() is called without scratch.

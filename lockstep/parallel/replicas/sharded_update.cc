@@ -137,27 +137,33 @@ void ShardedUpdate::for_each_block(
   });
 }
 
+std::vector<size_t> ShardedUpdate::all_positions() const {
+  std::vector<size_t> all(group_.parameters().size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 std::vector<Tensor> ShardedUpdate::finish(Reduction& reduction, SumsFor use) {
-  bool has_narrow = false;
-  for (size_t p = 0; p < group_.parameters().size(); ++p) {
-    has_narrow = has_narrow || reduction.is_narrow(p);
-  }
-  if (has_narrow) reduction.prepare_take();
-  if (reduction.has_merges() || has_narrow) {
-    std::vector<size_t> all(group_.parameters().size());
-    std::iota(all.begin(), all.end(), 0);
-    for_each_block("sum", group_.blocks(), all, [&](size_t b, Tensor&) {
-      Tensor in_place;
-      reduction.block(group_.blocks()[b], in_place);
+  // The sums of narrow gradients are in memory of this rank, which therefore
+  // needs all of them.
+  const auto needs_all = [&](const Block& block) {
+    return exchange_ && reduction.is_narrow(static_cast<size_t>(block.tensor));
+  };
+  const auto sum = [&](const Block& block) {
+    Tensor in_place;
+    reduction.block(block, in_place);
+  };
+  const std::vector<Block>& blocks = group_.blocks();
+  reduction.prepare_take();
+  if (reduction.has_merges() || reduction.has_narrow()) {
+    for_each_block("sum", blocks, all_positions(), [&](size_t b, Tensor&) {
+      if (!needs_all(blocks[b])) sum(blocks[b]);
     });
   }
-  if (has_narrow && exchange_) {
-    // The blocks of the other ranks. Their sums are in memory of this rank.
+  if (exchange_ && reduction.has_narrow()) {
     const torch::NoGradGuard no_grad;
-    for (const Block& block : group_.blocks()) {
-      if (!reduction.is_narrow(static_cast<size_t>(block.tensor))) continue;
-      Tensor in_place;
-      reduction.block(block, in_place);
+    for (const Block& block : blocks) {
+      if (needs_all(block)) sum(block);
     }
   }
   std::vector<Tensor> sums = reduction.take();
@@ -303,15 +309,15 @@ void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
 
 void ShardedUpdate::write_casts() {
   CastWeights& casts = group_.cast_weights();
-  std::vector<size_t> all(group_.parameters().size());
-  std::iota(all.begin(), all.end(), 0);
-  for_each_block("cast", group_.blocks(), all, [&](size_t b, Tensor&) {
-    const Block& block = group_.blocks()[b];
-    const auto p = static_cast<size_t>(block.tensor);
-    casts.write(group_.parameters()[p], p, block.offset, block.length);
-  });
+  for_each_block(
+      "cast", group_.blocks(), all_positions(), [&](size_t b, Tensor&) {
+        const Block& block = group_.blocks()[b];
+        const auto p = static_cast<size_t>(block.tensor);
+        casts.write(group_.parameters()[p], p, block.offset, block.length);
+      });
   if (exchange_) barrier(group_.options().process_group());
-  casts.note_written(group_.parameters(), std::vector<bool>(all.size(), true));
+  casts.note_written(group_.parameters(),
+                     std::vector<bool>(group_.parameters().size(), true));
 }
 
 void ShardedUpdate::end_update() {

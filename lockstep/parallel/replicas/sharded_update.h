@@ -99,6 +99,8 @@ class ShardedUpdate {
                       const std::vector<size_t>& positions,
                       const std::function<void(size_t, torch::Tensor&)>& task,
                       const optim::Optimizer* optimizer = nullptr);
+  /// Returns the index of each of the group's parameters().
+  std::vector<size_t> all_positions() const;
   /// Returns the indices in `blocks` of those that each thread runs.
   std::vector<std::vector<size_t>> blocks_of_workers(
       const std::vector<optim::Block>& blocks,

@@ -36,8 +36,8 @@ struct ShardPass {
   }
   /// Leaves that stand for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
-  /// Whether a cast is the only use of each unique parameter (are_cast_once()),
-  /// if requested.
+  /// True for each unique parameter of which a cast is the only use
+  /// (are_cast_once()), if requested.
   std::vector<bool> cast_once{};
   /// Whether verified_pass() made a third computation, because one of the first
   /// two was wrong.

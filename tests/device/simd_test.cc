@@ -1,4 +1,4 @@
-#include "lockstep/models/language/simd.h"
+#include "lockstep/device/simd.h"
 
 #include <cmath>
 #include <limits>
@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/models/language/small_product.h"
+#include "lockstep/device/small_product.h"
 
-namespace lockstep::models::simd {
+namespace lockstep::simd {
 namespace {
 
 std::vector<float> inputs() {
@@ -90,4 +90,4 @@ TEST(Simd, ComputesExponentials) {
 }
 
 }  // namespace
-}  // namespace lockstep::models::simd
+}  // namespace lockstep::simd

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "lockstep/models/language/simd.h"
+#include "lockstep/device/simd.h"
 
 /// Products of matrices that are too small for a library: of one head of an
 /// attention.
 
-namespace lockstep::models::simd {
+namespace lockstep::simd {
 
 /// A matrix whose elements are at data[i * row + j * column].
 struct Matrix {
@@ -79,4 +79,4 @@ LOCKSTEP_INLINE void multiply(Matrix a, const float* b, int64_t b_row, float* c,
   }
 }
 
-}  // namespace lockstep::models::simd
+}  // namespace lockstep::simd

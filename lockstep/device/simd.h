@@ -18,7 +18,7 @@
 // function that is not would have instructions for any processor.
 #define LOCKSTEP_INLINE [[gnu::always_inline]] inline
 
-namespace lockstep::models::simd {
+namespace lockstep::simd {
 
 constexpr int64_t kLanes = 16;
 
@@ -204,4 +204,4 @@ void run(Arguments... arguments) {
   best(arguments...);
 }
 
-}  // namespace lockstep::models::simd
+}  // namespace lockstep::simd
