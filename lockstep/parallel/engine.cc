@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/device/autocast.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/optim/torch_optimizer.h"
@@ -448,8 +447,6 @@ void Engine::update(optim::TorchOptimizer& optimizer) {
   StepResult result;
   update.update_whole(gradients, positions, optimizer, {}, result);
   group_->cast_weights().invalidate();
-  // Casts of the previous weights.
-  if (has_autocast()) drop_cast_weights();
 }
 
 std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/device/autocast.h"
 #include "lockstep/optim/torch_optimizer.h"
 #include "lockstep/parallel/engine.h"
 
@@ -38,6 +39,8 @@ void FusedOptimizer::step() {
   } else {
     optimizer_.step();
   }
+  // Casts of the previous weights.
+  if (has_autocast()) drop_cast_weights();
 }
 
 void FusedOptimizer::zero_grad(bool set_to_none) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/fused_optimizer.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
@@ -327,6 +329,31 @@ TEST(CastWeights, FollowTheStepsOfAFusedOptimizer) {
     return testing_nets::bytes_of(*net);
   };
   EXPECT_EQ(train_both(2), train_both(1));
+}
+
+// Autocast keeps its casts of biases until the end of the scope.
+TEST(FusedStep, DropsTheCastsOfAutocast) {
+  const auto train_in = [](bool one_scope) {
+    const auto net =
+        testing_ddp::filled(std::make_shared<testing_ddp::NetImpl>());
+    const DistributedDataParallel model(net, ProcessGroup());
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.5));
+    auto fused = optim::fuse(sgd, model);
+    std::optional<AutocastScope> scope;
+    for (int step = 0; step < 4; ++step) {
+      if (!one_scope || step == 0) {
+        scope.emplace(torch::kCPU, torch::kBFloat16);
+      }
+      fused.zero_grad();
+      testing_ddp::loss_of(model->forward(testing_ddp::inputs(8 * step, 8)),
+                           testing_ddp::targets(8 * step, 8))
+          .backward();
+      fused.step();
+      if (!one_scope) scope.reset();
+    }
+    return testing_nets::bytes_of(*net);
+  };
+  EXPECT_EQ(train_in(true), train_in(false));
 }
 
 // Ranks that share memory have one copy for all of them. Over tcp, each rank
