@@ -32,6 +32,12 @@ std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
   return at::autocast::get_autocast_dtype(device);
 }
 
+at::Tensor cast_for_products(const at::Tensor& x) {
+  const auto device = x.device().type();
+  const auto type = autocast_type(device);
+  return type ? at::autocast::cached_cast(*type, x, device) : x;
+}
+
 void drop_cast_weights() { at::autocast::clear_cache(); }
 
 }  // namespace lockstep

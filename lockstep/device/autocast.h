@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
@@ -34,6 +35,10 @@ bool has_autocast();
 /// Returns the type in which autocast computes on `device` in this thread, or
 /// nothing if it is off.
 std::optional<c10::ScalarType> autocast_type(c10::DeviceType device);
+
+/// Returns `x` in the type of autocast on its device, with a graph, as the
+/// operators that autocast casts take it.
+at::Tensor cast_for_products(const at::Tensor& x);
 
 /// Drops the copies of weights in smaller types. Call it when the weights have
 /// changed.

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/models/convolution.h"
 #include "lockstep/models/layers.h"
 
 namespace lockstep::models {
@@ -87,8 +88,8 @@ BasicBlockImpl::BasicBlockImpl(int64_t in_channels, int64_t channels,
 }
 
 torch::Tensor BasicBlockImpl::forward(const torch::Tensor& x) {
-  auto y = bn1_->forward(conv1_->forward(x)).relu_();
-  y = bn2_->forward(conv2_->forward(y));
+  auto y = bn1_->forward(convolve(*conv1_, x)).relu_();
+  y = bn2_->forward(convolve(*conv2_, y));
   y.add_(downsample_ ? downsample_->forward(x) : x);
   return y.relu_();
 }

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/device/autocast.h"
 #include "lockstep/models/language/decoder.h"
 #include "lockstep/models/language/fused_attention.h"
 #include "lockstep/models/language/gelu.h"

@@ -1,7 +1,5 @@
 #include "lockstep/models/language/kernels.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "lockstep/device/autocast.h"
 
 namespace lockstep::models {
@@ -17,11 +15,6 @@ bool has_kernels(const Tensor& x, const Tensor& weight) {
   return x.is_cpu() && x.scalar_type() == torch::kFloat32 &&
          weight.scalar_type() == torch::kFloat32 &&
          (type == torch::kFloat32 || type == torch::kBFloat16);
-}
-
-Tensor cast_for_products(const Tensor& weight) {
-  const auto type = autocast_type(at::kCPU);
-  return type ? at::autocast::cached_cast(*type, weight, at::kCPU) : weight;
 }
 
 Tensor sum_in_order(const Tensor& rows) {

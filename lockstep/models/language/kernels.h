@@ -51,10 +51,6 @@ torch::ScalarType product_type_on_cpu();
 /// LibTorch's operators.
 bool has_kernels(const torch::Tensor& x, const torch::Tensor& weight);
 
-/// Returns `weight` in the type of autocast, as its operators cast it, with a
-/// graph.
-torch::Tensor cast_for_products(const torch::Tensor& weight);
-
 /// Adds the rows of (N, W) one after another.
 torch::Tensor sum_in_order(const torch::Tensor& rows);
 
