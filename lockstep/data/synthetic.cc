@@ -1,16 +1,15 @@
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <span>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/datasets.h"
 #include "lockstep/data/random_stream.h"
@@ -56,41 +55,6 @@ bool is_odd_stripe(int at, int phase, int period) {
   return (at + phase + 64 * period) / (period / 2) % 2 != 0;
 }
 
-// Returns true if the point (u, v) from the middle, v downwards, is in the
-// figure.
-bool covers(const Figure& figure, int u, int v) {
-  const int r = figure.radius;
-  const int square = u * u + v * v;
-  const int across = std::abs(u);
-  const int along = std::abs(v);
-  const int larger = std::max(across, along);
-  switch (figure.shape) {
-    case Shape::kDisk:
-      return square < r * r;
-    case Shape::kRing:
-      return square < r * r && 64 * square > 25 * r * r;
-    case Shape::kSquare:
-      return 8 * larger < 7 * r;
-    case Shape::kFrame:
-      return 8 * larger < 7 * r && 2 * larger > r;
-    case Shape::kTriangle:
-      return 4 * along < 3 * r && 20 * across < 3 * (4 * v + 3 * r);
-    case Shape::kPlus:
-      return larger < r && 4 * std::min(across, along) < r;
-    case Shape::kCross:
-      return 5 * larger < 4 * r && 3 * std::abs(across - along) < r;
-    case Shape::kHorizontal:
-      return square < r * r && is_odd_stripe(v, figure.phase_v, figure.period);
-    case Shape::kVertical:
-      return square < r * r && is_odd_stripe(u, figure.phase_u, figure.period);
-    case Shape::kCheckers:
-      return square < r * r &&
-             is_odd_stripe(u, figure.phase_u, figure.period) !=
-                 is_odd_stripe(v, figure.phase_v, figure.period);
-  }
-  return false;
-}
-
 Colour random_colour(RandomStream& random, int64_t darkest, int64_t brightest) {
   Colour colour{};
   for (int& part : colour) {
@@ -128,51 +92,132 @@ Figure random_figure(RandomStream& random, int label) {
   return figure;
 }
 
-// Returns how many of 4 points of each pixel the figure covers.
-std::array<int, kPlane> draw(RandomStream& random, const Figure& figure) {
+/// Position and rotation of a figure.
+struct Pose {
+  int middle_x;
+  int middle_y;
+  int cosine;  ///< in 4096ths
+  int sine;
+};
+
+Pose random_pose(RandomStream& random) {
   constexpr int kShift = 4 * kUnit;
-  const int middle_x =
+  Pose pose{};
+  pose.middle_x =
       kSide * kUnit / 2 + static_cast<int>(random.between(-kShift, kShift));
-  const int middle_y =
+  pose.middle_y =
       kSide * kUnit / 2 + static_cast<int>(random.between(-kShift, kShift));
-  // A rotation by 2 atan(t / 64), at most 14 degrees, in 4096ths.
+  // A rotation by 2 atan(t / 64), at most 14 degrees.
   const int t = static_cast<int>(random.between(-8, 8));
   const int scale = 64 * 64 + t * t;
-  const int cosine = 4096 * (64 * 64 - t * t) / scale;
-  const int sine = 4096 * (2 * 64 * t) / scale;
-  std::array<int, kPlane> cover{};
-  for (int i = 0; i < 4 * kPlane; ++i) {
-    const int sub_x = i % (2 * kSide);
-    const int sub_y = i / (2 * kSide);
-    const int x = sub_x * (kUnit / 2) + kUnit / 4 - middle_x;
-    const int y = sub_y * (kUnit / 2) + kUnit / 4 - middle_y;
-    const int u = (cosine * x + sine * y) >> 12;
-    const int v = (cosine * y - sine * x) >> 12;
-    const int pixel = sub_y / 2 * kSide + sub_x / 2;
-    cover[static_cast<size_t>(pixel)] += covers(figure, u, v) ? 1 : 0;
+  pose.cosine = 4096 * (64 * 64 - t * t) / scale;
+  pose.sine = 4096 * (2 * 64 * t) / scale;
+  return pose;
+}
+
+using Cover = std::array<uint8_t, kPlane>;
+
+// Counts for each pixel how many of its 4 points have covers(u, v), where
+// (u, v) is the point relative to the middle of the figure, v downwards.
+template <class Covers>
+Cover count_points(const Pose& pose, Covers covers) {
+  const auto is_covered = [&](int sub_x, int sub_y) {
+    const int x = sub_x * (kUnit / 2) + kUnit / 4 - pose.middle_x;
+    const int y = sub_y * (kUnit / 2) + kUnit / 4 - pose.middle_y;
+    const int u = (pose.cosine * x + pose.sine * y) >> 12;
+    const int v = (pose.cosine * y - pose.sine * x) >> 12;
+    return covers(u, v) ? 1 : 0;
+  };
+  Cover cover{};
+  auto points = cover.begin();
+  for (int y = 0; y < 2 * kSide; y += 2) {
+    for (int x = 0; x < 2 * kSide; x += 2) {
+      *points++ =
+          static_cast<uint8_t>(is_covered(x, y) + is_covered(x + 1, y) +
+                               is_covered(x, y + 1) + is_covered(x + 1, y + 1));
+    }
   }
   return cover;
 }
 
+// Returns how many of 4 points of each pixel the figure covers. The loop over
+// the points is compiled for each shape, because a choice for each point takes
+// longer than everything else.
+Cover draw(const Figure& figure, const Pose& pose) {
+  const int r = figure.radius;
+  const auto in_disk = [r](int u, int v) { return u * u + v * v < r * r; };
+  const auto larger = [](int u, int v) {
+    return std::max(std::abs(u), std::abs(v));
+  };
+  const auto is_odd_row = [&figure](int v) {
+    return is_odd_stripe(v, figure.phase_v, figure.period);
+  };
+  const auto is_odd_column = [&figure](int u) {
+    return is_odd_stripe(u, figure.phase_u, figure.period);
+  };
+  switch (figure.shape) {
+    case Shape::kDisk:
+      return count_points(pose, in_disk);
+    case Shape::kRing:
+      return count_points(pose, [=](int u, int v) {
+        return in_disk(u, v) && 64 * (u * u + v * v) > 25 * r * r;
+      });
+    case Shape::kSquare:
+      return count_points(
+          pose, [=](int u, int v) { return 8 * larger(u, v) < 7 * r; });
+    case Shape::kFrame:
+      return count_points(pose, [=](int u, int v) {
+        return 8 * larger(u, v) < 7 * r && 2 * larger(u, v) > r;
+      });
+    case Shape::kTriangle:
+      return count_points(pose, [=](int u, int v) {
+        return 4 * std::abs(v) < 3 * r &&
+               20 * std::abs(u) < 3 * (4 * v + 3 * r);
+      });
+    case Shape::kPlus:
+      return count_points(pose, [=](int u, int v) {
+        return larger(u, v) < r && 4 * std::min(std::abs(u), std::abs(v)) < r;
+      });
+    case Shape::kCross:
+      return count_points(pose, [=](int u, int v) {
+        return 5 * larger(u, v) < 4 * r &&
+               3 * std::abs(std::abs(u) - std::abs(v)) < r;
+      });
+    case Shape::kHorizontal:
+      return count_points(
+          pose, [=](int u, int v) { return in_disk(u, v) && is_odd_row(v); });
+    case Shape::kVertical:
+      return count_points(pose, [=](int u, int v) {
+        return in_disk(u, v) && is_odd_column(u);
+      });
+    case Shape::kCheckers:
+      return count_points(pose, [=](int u, int v) {
+        return in_disk(u, v) && is_odd_column(u) != is_odd_row(v);
+      });
+  }
+  return {};
+}
+
+/// A plane for each colour, with values that may be above 255 or below 0.
+using Image = std::array<std::array<int, kPlane>, 3>;
+
 // Paints small blots of other colours, next to the figure or over it.
-void blot(RandomStream& random, std::array<Colour, kPlane>& image) {
+void blot(RandomStream& random, Image& image) {
   for (int64_t left = random.below(3); left > 0; --left) {
     const Colour colour = random_colour(random, 0, 255);
     const int width = static_cast<int>(random.between(2, 4));
     const int height = static_cast<int>(random.between(2, 4));
     const int x0 = static_cast<int>(random.below(kSide - width));
     const int y0 = static_cast<int>(random.below(kSide - height));
-    for (int y = y0; y < y0 + height; ++y) {
-      for (int x = x0; x < x0 + width; ++x) {
-        image[static_cast<size_t>(y * kSide + x)] = colour;
+    for (size_t c = 0; c < 3; ++c) {
+      for (int y = y0; y < y0 + height; ++y) {
+        std::fill_n(image[c].begin() + (y * kSide + x0), width, colour[c]);
       }
     }
   }
 }
 
-void light_and_noise(RandomStream& random,
-                     const std::array<Colour, kPlane>& image,
-                     std::span<uint8_t> out) {
+void light_and_noise(RandomStream& random, Image& image) {
   const int slope_x = static_cast<int>(random.between(-3, 3));
   const int slope_y = static_cast<int>(random.between(-3, 3));
   const int strength = static_cast<int>(random.between(4, 32));
@@ -180,14 +225,12 @@ void light_and_noise(RandomStream& random,
     const int light = (pixel % kSide - kSide / 2) * slope_x / 2 +
                       (pixel / kSide - kSide / 2) * slope_y / 2;
     uint64_t bits = random.next();
-    for (int c = 0; c < 3; ++c, bits >>= 16) {
+    for (auto& plane : image) {
       // The sum of two bytes has a triangular distribution around 0.
       const int noise =
           static_cast<int>((bits & 255) + ((bits >> 8) & 255)) - 255;
-      const int value =
-          image[static_cast<size_t>(pixel)][c] + light + noise * strength / 128;
-      out[static_cast<size_t>(c * kPlane + pixel)] =
-          static_cast<uint8_t>(std::clamp(value, 0, 255));
+      plane[static_cast<size_t>(pixel)] += light + noise * strength / 128;
+      bits >>= 16;
     }
   }
 }
@@ -198,77 +241,72 @@ void paint_figure(RandomStream& random, int label, std::span<uint8_t> out) {
   const Colour ground = random_colour(random, 0, 110);
   const Colour ink = ink_on(random, ground);
   const Figure figure = random_figure(random, label);
-  const auto cover = draw(random, figure);
-  std::array<Colour, kPlane> image;
-  for (size_t pixel = 0; pixel < kPlane; ++pixel) {
-    for (size_t c = 0; c < 3; ++c) {
-      image[pixel][c] =
-          (ink[c] * cover[pixel] + ground[c] * (4 - cover[pixel])) / 4;
+  const Cover cover = draw(figure, random_pose(random));
+  Image image;
+  for (size_t c = 0; c < 3; ++c) {
+    std::array<int, 5> mixed{};  // by the number of points
+    for (int points = 0; points <= 4; ++points) {
+      mixed[static_cast<size_t>(points)] =
+          (ink[c] * points + ground[c] * (4 - points)) / 4;
+    }
+    for (size_t pixel = 0; pixel < kPlane; ++pixel) {
+      image[c][pixel] = mixed[cover[pixel]];
     }
   }
   blot(random, image);
-  light_and_noise(random, image, out);
+  light_and_noise(random, image);
+  for (size_t c = 0; c < 3; ++c) {
+    for (size_t pixel = 0; pixel < kPlane; ++pixel) {
+      out[c * kPlane + pixel] =
+          static_cast<uint8_t>(std::clamp(image[c][pixel], 0, 255));
+    }
+  }
 }
 
 constexpr int64_t kDefaultTrain = 10'000;
 constexpr int64_t kMaxSamples = 1'000'000;
 constexpr int64_t kTrainPerTest = 5;
 
+// Paints an image when it is first read: the first step of a run needs few of
+// them, and a rank never reads most of them.
 class Synthetic : public Dataset {
  public:
   Synthetic(uint64_t seed, int64_t size, Split split)
       : seed_(seed),
-        split_(split),
-        labels_(static_cast<size_t>(size)),
-        images_(static_cast<size_t>(size) * kFigureBytes) {
+        split_(static_cast<uint64_t>(split)),
+        size_(size),
+        is_painted_(
+            std::make_unique<std::once_flag[]>(static_cast<size_t>(size))),
+        images_(std::make_unique_for_overwrite<uint8_t[]>(
+            static_cast<size_t>(size) * kFigureBytes)) {
     // Measured on the images themselves.
     mean_ = {0.307f, 0.307f, 0.307f};
     stddev_ = {0.231f, 0.231f, 0.231f};
-    const int64_t threads = std::clamp<int64_t>(
-        size / 256, 1, static_cast<int64_t>(allowed_cores().size()));
-    std::vector<std::thread> others;
-    for (int64_t t = 1; t < threads; ++t) {
-      try {
-        others.emplace_back([this, t, threads] { make(t, threads); });
-      } catch (const std::system_error&) {
-        make(t, threads);  // no thread is left: this thread does it
-      }
-    }
-    make(0, threads);
-    for (auto& thread : others) thread.join();
   }
 
-  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  int64_t size() const override { return size_; }
   void read_checked(int64_t index, std::span<uint8_t> out) const override {
-    std::memcpy(out.data(),
-                images_.data() + static_cast<size_t>(index) * kFigureBytes,
-                out.size());
+    const auto at = static_cast<size_t>(index);
+    const std::span image(images_.get() + at * kFigureBytes, kFigureBytes);
+    std::call_once(is_painted_[at], [&] {
+      RandomStream random(StreamUse::kSynthetic, {seed_, split_, at});
+      paint_figure(random, static_cast<int>(label_of(index)), image);
+    });
+    std::memcpy(out.data(), image.data(), image.size());
   }
   int64_t label_of(int64_t index) const override {
-    return labels_[static_cast<size_t>(index)];
+    // Every ten consecutive images have each class once, in their own order.
+    const auto ten = static_cast<uint64_t>(index / 10);
+    RandomStream random(StreamUse::kSynthetic, {seed_, split_, ~ten});
+    return (random.below(kFigureClasses) + 7 * index) % kFigureClasses;
   }
 
  private:
-  void make(int64_t first, int64_t step) {
-    for (int64_t i = first; i < size(); i += step) {
-      const auto split = static_cast<uint64_t>(split_);
-      const auto index = static_cast<uint64_t>(i);
-      // Every ten consecutive images have each class once, in their own order.
-      RandomStream ten(StreamUse::kSynthetic, {seed_, split, ~(index / 10)});
-      const int64_t label =
-          (ten.below(kFigureClasses) + 7 * i) % kFigureClasses;
-      labels_[static_cast<size_t>(i)] = static_cast<uint8_t>(label);
-      RandomStream random(StreamUse::kSynthetic, {seed_, split, index});
-      paint_figure(
-          random, static_cast<int>(label),
-          std::span(images_).subspan(index * kFigureBytes, kFigureBytes));
-    }
-  }
-
   uint64_t seed_;
-  Split split_;
-  std::vector<uint8_t> labels_;
-  std::vector<uint8_t> images_;
+  uint64_t split_;
+  int64_t size_;
+  std::unique_ptr<std::once_flag[]> is_painted_;
+  std::unique_ptr<uint8_t[]> images_;
 };
 
 }  // namespace

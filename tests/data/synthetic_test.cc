@@ -1,4 +1,7 @@
 #include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -48,6 +51,18 @@ TEST(Synthetic, ImageDependsOnSeedSplitAndIndexAlone) {
   EXPECT_EQ(digest(*few, 20), digest(*synthetic(7, 3000, Split::kTrain), 20));
   EXPECT_NE(digest(*few, 20), digest(*synthetic(8, 20, Split::kTrain), 20));
   EXPECT_NE(digest(*few, 20), digest(*synthetic(7, 100, Split::kTest), 20));
+}
+
+TEST(Synthetic, GivesThreadsThatReadAtTheSameTimeTheSameBytes) {
+  const auto dataset = synthetic(1, 300, Split::kTrain);
+  std::vector<std::string> digests(4);
+  std::vector<std::thread> readers;
+  for (std::string& read : digests) {
+    readers.emplace_back([&] { read = digest(*dataset, 300); });
+  }
+  for (std::thread& reader : readers) reader.join();
+  const auto other = synthetic(1, 300, Split::kTrain);
+  EXPECT_EQ(digests, std::vector<std::string>(4, digest(*other, 300)));
 }
 
 TEST(Synthetic, HasEveryClassAsOften) {
