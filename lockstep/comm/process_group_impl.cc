@@ -26,6 +26,7 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/store/socket_address.h"
+#include "lockstep/store/wire.h"
 #include "lockstep/tcp/listener.h"
 #include "lockstep/tcp/mesh.h"
 #include "lockstep/tcp/point_to_point.h"
@@ -36,6 +37,10 @@ namespace {
 constexpr std::chrono::milliseconds kPiece{500};
 // Separates the place of a rank from its device type.
 constexpr std::string_view kBeforeType = " on ";
+// Texts that are longer together are read one by one, so that the store does
+// not keep them twice.
+constexpr size_t kMostJoinedBytes = 1 << 20;
+constexpr const char* kTooLong = "too long";
 
 double seconds_of(std::chrono::milliseconds time) {
   return static_cast<double>(time.count()) / 1e3;
@@ -48,6 +53,20 @@ double seconds_of(std::chrono::milliseconds time) {
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
+}
+
+std::string joined_texts(const std::vector<std::string>& texts) {
+  store::FieldWriter joined;
+  for (const std::string& text : texts) joined.bytes(text);
+  return joined.take();
+}
+
+std::vector<std::string> split_texts(const std::string& joined, size_t count) {
+  store::FieldReader fields(joined);
+  std::vector<std::string> texts;
+  while (texts.size() < count) texts.push_back(fields.bytes(joined.size()));
+  fields.end();
+  return texts;
 }
 
 /// A group's view of a store that may have other users. It has its own key
@@ -261,7 +280,8 @@ std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {
   return make_tcp_backend(std::move(mesh), std::move(messages));
 }
 
-std::string ProcessGroup::Impl::get(const std::string& key) const {
+std::string ProcessGroup::Impl::get(
+    const std::string& key, const std::vector<std::string>& sources) const {
   // Waits in short pieces and checks in between, because the rank that would
   // set the key may have been lost, which the launcher's agent knows.
   const std::chrono::milliseconds piece =
@@ -282,7 +302,9 @@ std::string ProcessGroup::Impl::get(const std::string& key) const {
       throw CommError(
           {.code = ErrorCode::kRanksNotConnected,
            .what = fmt::format("rank {} of {} did not find '{}' in the store{}",
-                               rank, size, key, is_late ? ": timed out" : ""),
+                               rank, size,
+                               is_broken ? key : first_missing(sources, key),
+                               is_late ? ": timed out" : ""),
            .expected = fmt::format("it within {} s", seconds_of(timeout)),
            .got = first_line(text_of(error)),
            .fix = "look at that rank's own output; start all ranks; if it only "
@@ -291,14 +313,37 @@ std::string ProcessGroup::Impl::get(const std::string& key) const {
   }
 }
 
+std::string ProcessGroup::Impl::first_missing(
+    const std::vector<std::string>& keys, const std::string& fallback) const {
+  for (const std::string& key : keys) {
+    if (!store->check({key})) return key;
+  }
+  return fallback;
+}
+
+// Rank 0 collects the texts and publishes them under one key. If every rank
+// asked the store for every text, the requests would grow with the square of
+// the number of ranks.
 std::vector<std::string> ProcessGroup::Impl::all_gather_text(
     const std::string& text) const {
   if (size == 1) return {text};
   const int number = texts_++;
-  store->set(fmt::format("text {} of rank {}", number, rank), text);
-  std::vector<std::string> texts;
+  std::vector<std::string> keys;
   for (int peer = 0; peer < size; ++peer) {
-    texts.push_back(get(fmt::format("text {} of rank {}", number, peer)));
+    keys.push_back(fmt::format("text {} of rank {}", number, peer));
+  }
+  store->set(keys[static_cast<size_t>(rank)], text);
+  const std::string joined_key = fmt::format("all texts {}", number);
+  if (rank != 0) {
+    const std::string joined = get(joined_key, keys);
+    if (joined != kTooLong) return split_texts(joined, keys.size());
+  }
+  std::vector<std::string> texts;
+  for (const std::string& key : keys) texts.push_back(get(key));
+  if (rank == 0) {
+    const std::string joined = joined_texts(texts);
+    store->set(joined_key,
+               joined.size() <= kMostJoinedBytes ? joined : kTooLong);
   }
   return texts;
 }

@@ -59,7 +59,13 @@ class ProcessGroup::Impl {
   /// Checks the links between the devices of this host, on which `backend`
   /// copies. Throws CommError if some are bad and `backend` can't avoid them.
   void avoid_bad_links(const DeviceBackend& backend) const;
-  std::string get(const std::string& key) const;
+  /// Waits for the key in the store, and returns its value. Throws CommError,
+  /// which names the first missing key of `sources`, from which the value is
+  /// made.
+  std::string get(const std::string& key,
+                  const std::vector<std::string>& sources = {}) const;
+  std::string first_missing(const std::vector<std::string>& keys,
+                            const std::string& fallback) const;
 
   std::string master_addr_;
   ProcessGroupOptions options_;
