@@ -334,8 +334,9 @@ void Group::time_out(int late) {
 
 void Group::check_alive(int waited_for, const EventCount& events) {
   // Check for ranks that ended first, because other ranks fail after them.
-  for (int other = 0; other < ranks_; ++other) {
-    watch(other);
+  for (int other = 0; other < ranks_; ++other) watch(other);
+  const bool may_have_ended = may_any_have_ended(peers_);
+  for (int other = 0; may_have_ended && other < ranks_; ++other) {
     if (!peers_[static_cast<size_t>(other)].has_ended()) continue;
     // A rank that left and then ended matters only to ranks that wait for it.
     if (line(other).state == State::kLeft &&

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -70,6 +71,17 @@ bool PeerProcess::has_ended() const {
   if (!pidfd_.is_open()) return false;
   pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&ended, 1, 0) > 0;
+}
+
+bool may_any_have_ended(std::span<const PeerProcess> peers) {
+  std::vector<pollfd> fds;
+  fds.reserve(peers.size());
+  // poll() skips a descriptor of -1, that of a process that is not watched.
+  for (const PeerProcess& peer : peers) {
+    fds.push_back({.fd = peer.pidfd_.get(), .events = POLLIN, .revents = 0});
+  }
+  // If poll() fails, the caller looks at each process.
+  return ::poll(fds.data(), fds.size(), 0) != 0;
 }
 
 std::string PeerProcess::state() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <sys/types.h>
 
@@ -33,8 +34,14 @@ class PeerProcess {
   std::string state() const;
 
  private:
+  friend bool may_any_have_ended(std::span<const PeerProcess> peers);
+
   pid_t pid_ = 0;
   FileDescriptor pidfd_;
 };
+
+/// Returns whether any of the processes may have ended. Makes one system call,
+/// however many there are.
+bool may_any_have_ended(std::span<const PeerProcess> peers);
 
 }  // namespace lockstep::shm
