@@ -29,7 +29,7 @@ constexpr int64_t kMaxPixels = 64;
 // The rows of this many output pixels are copied at a time.
 constexpr int64_t kRows = 1024;
 
-/// How a kernel of `height` x `width` moves over an image, in pixels.
+/// A kernel that moves over an image. All in pixels.
 struct Window {
   int64_t height, width;
   int64_t stride;
