@@ -222,12 +222,8 @@ class ConvolutionByRows : public torch::autograd::Function<ConvolutionByRows> {
   }
 };
 
-bool is_channels_last(const Tensor& x) {
-  return x.dim() == 4 && x.is_contiguous(torch::MemoryFormat::ChannelsLast);
-}
-
-/// Returns how the kernel of `layer` moves, if it moves as the products need
-/// it.
+/// Returns the window of `layer`, or nothing if the layer has options that the
+/// products don't support.
 std::optional<Window> window_of(const torch::nn::Conv2dImpl& layer) {
   const auto& options = layer.options;
   const auto* padding =
@@ -237,30 +233,37 @@ std::optional<Window> window_of(const torch::nn::Conv2dImpl& layer) {
       padding != nullptr && !options.bias() && options.groups() == 1 &&
       std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode()) &&
       options.dilation()->at(0) == 1 && options.dilation()->at(1) == 1 &&
-      stride->at(0) == stride->at(1);
+      stride->at(0) == stride->at(1) && stride->at(0) > 0;
   if (!is_plain) return std::nullopt;
   const Window window{.height = layer.weight.size(2),
                       .width = layer.weight.size(3),
                       .stride = stride->at(0),
                       .padding_y = (*padding)->at(0),
                       .padding_x = (*padding)->at(1)};
-  const bool overlaps = window.height * window.width > 1 &&
-                        window.padding_y < window.height &&
-                        window.padding_x < window.width;
-  return overlaps ? std::optional(window) : std::nullopt;
+  const auto is_part_of = [](int64_t part, int64_t size) {
+    return part >= 0 && part < size;
+  };
+  const bool is_supported = window.height * window.width > 1 &&
+                            is_part_of(window.padding_y, window.height) &&
+                            is_part_of(window.padding_x, window.width);
+  return is_supported ? std::optional(window) : std::nullopt;
 }
 
-bool has_rows(const Tensor& x, const Tensor& weight) {
+/// Returns true for tensors with the layout and the types that the products
+/// support.
+bool are_supported(const Tensor& x, const Tensor& weight) {
   const auto type = autocast_type(torch::kCPU);
-  const auto has_type = [&](const Tensor& tensor) {
-    const auto computed = type.value_or(tensor.scalar_type());
-    return tensor.is_cpu() &&
-           (computed == torch::kFloat32 || computed == torch::kBFloat16);
+  const auto has_products = [](torch::ScalarType of) {
+    return of == torch::kFloat32 || of == torch::kBFloat16;
   };
-  return has_type(x) && has_type(weight) &&
-         (type || x.scalar_type() == weight.scalar_type()) &&
-         is_channels_last(x) && is_channels_last(weight) && x.size(0) > 0 &&
-         x.size(1) == weight.size(1);
+  const auto has_layout = [&](const Tensor& tensor) {
+    return tensor.is_cpu() && has_products(tensor.scalar_type()) &&
+           tensor.dim() == 4 &&
+           tensor.is_contiguous(torch::MemoryFormat::ChannelsLast);
+  };
+  return has_layout(x) && has_layout(weight) && x.size(0) > 0 &&
+         x.size(1) == weight.size(1) &&
+         (type ? has_products(*type) : x.scalar_type() == weight.scalar_type());
 }
 
 bool is_faster_by_rows(const Tensor& x, const Tensor& weight,
@@ -275,7 +278,7 @@ bool is_faster_by_rows(const Tensor& x, const Tensor& weight,
 
 Tensor convolve(torch::nn::Conv2dImpl& layer, const Tensor& x) {
   const auto window = window_of(layer);
-  if (!window || !has_rows(x, layer.weight) ||
+  if (!window || !are_supported(x, layer.weight) ||
       !is_faster_by_rows(x, layer.weight, *window)) {
     return layer.forward(x);
   }

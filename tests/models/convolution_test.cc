@@ -226,6 +226,11 @@ TEST(Convolve, LeavesOtherTensorsToLibTorch) {
   EXPECT_THROW(convolve(*layer, x.to(torch::kFloat64)), c10::Error);
   EXPECT_THROW(convolve(*layer, x.narrow(1, 0, 256)), c10::Error);
   EXPECT_THROW(convolve(*layer, torch::randn({1, 512, 0, 4})), c10::Error);
+  layer->options.stride(0);
+  EXPECT_THROW(convolve(*layer, x), c10::Error);
+  layer->options.stride(1).padding(-1);
+  EXPECT_THROW(convolve(*layer, x), c10::Error);
+  layer->options.padding(1);
   layer->to(torch::kFloat64);
   const Tensor wide = convolve(*layer, x.to(torch::kFloat64));
   EXPECT_FALSE(is_by_rows(wide));
