@@ -10,6 +10,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/add_option.h"
+#include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/inspect/device_topology.h"
@@ -66,11 +67,11 @@ void print_text(const Topology& topology,
                 const std::vector<LinkSpeed>& speeds) {
   fmt::print("{}\n{}", inspect::render_matrix(topology),
              inspect::render_legend(topology));
-  const auto width = static_cast<size_t>(terminal_width(STDOUT_FILENO));
   for (const auto& section : report::speed_sections(topology, speeds)) {
     Table table(section.header);
     for (const auto& row : section.rows) table.add_row(row);
-    fmt::print("\n{}\n{}", section.title, table.render(width));
+    fmt::print("\n{}\n", section.title);
+    print_in_terminal(table);
   }
 }
 

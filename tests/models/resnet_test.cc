@@ -22,6 +22,15 @@ torch::nn::Sequential layer(int number) {
           children["layer" + std::to_string(number)]));
 }
 
+// Returns the output for `x`, with the weights and x in the layout `format`.
+torch::Tensor forward_in(torch::MemoryFormat format, Model& model,
+                         const torch::Tensor& x) {
+  for (auto& parameter : model.parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
+  }
+  return model.forward(x.contiguous(format));
+}
+
 TEST(BasicBlock, HalvesTheImageWithItsStride) {
   EXPECT_EQ(layer(2)->forward(torch::randn({2, 64, 6, 6})).sizes(),
             (Sizes{2, 128, 3, 3}));
@@ -52,17 +61,9 @@ TEST(ResNet, ComputesTheSameInBothLayouts) {
   torch::manual_seed(1);
   const auto model = make({.name = "resnet18"});
   const auto x = torch::randn({4, 3, 32, 32});
-  const auto run = [&](torch::MemoryFormat format) {
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : model->parameters()) {
-      if (parameter.dim() == 4) {
-        parameter.set_data(parameter.contiguous(format));
-      }
-    }
-    return model->forward(x.contiguous(format));
-  };
-  const auto plain = run(torch::MemoryFormat::Contiguous);
-  const auto by_rows = run(torch::MemoryFormat::ChannelsLast);
+  const torch::NoGradGuard no_grad;
+  const auto plain = forward_in(torch::MemoryFormat::Contiguous, *model, x);
+  const auto by_rows = forward_in(torch::MemoryFormat::ChannelsLast, *model, x);
   EXPECT_FALSE(by_rows.equal(plain));
   EXPECT_TRUE(by_rows.allclose(plain, 1e-3, 1e-3));
 }
@@ -114,12 +115,7 @@ TEST(ResNet, KeepsChannelsLast) {
   model->eval();
   const auto x = torch::randn({2, 3, 16, 16});
   const auto expected = model->forward(x);
-  for (auto& parameter : model->parameters()) {
-    if (parameter.dim() == 4) {
-      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
-    }
-  }
-  const auto y = model->forward(x.contiguous(at::MemoryFormat::ChannelsLast));
+  const auto y = forward_in(torch::MemoryFormat::ChannelsLast, *model, x);
   EXPECT_TRUE(y.allclose(expected, 1e-4, 1e-4));
 }
 

@@ -305,8 +305,7 @@ void run(const SimulateFlags& flags, const std::string& options) {
     print_paragraph(
         "\nFailures per day. Young/Daly: the best interval between "
         "checkpoints, seconds. Training: its share of the time, simulated, and "
-        "by the "
-        "formula of expected values.");
+        "by the formula of expected values.");
     print_failures(rows, flags.total > 0);
   }
   if (flags.report.empty()) return;
