@@ -1,10 +1,57 @@
 #include "lockstep/device/autocast.h"
 
 #include <algorithm>
+#include <string>
 
 #include <ATen/autocast_mode.h>
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/log.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace lockstep {
+namespace {
+
+#if defined(__x86_64__)
+
+/// Returns true if the processor has AMX with bfloat16, and the kernel lets
+/// programs use it.
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBFloat16 = 1U << 22;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr int kGetSupported = 0x1021;  // ARCH_GET_XCOMP_SUPP
+  constexpr uint64_t kTiles = uint64_t{1} << 18;
+  uint64_t supported = 0;
+  return (d & kBFloat16) != 0 &&
+         syscall(SYS_arch_prctl, kGetSupported, &supported) == 0 &&
+         (supported & kTiles) != 0;
+}
+
+/// Returns false if the user keeps oneDNN from using AMX.
+bool may_use_amx() {
+  const auto isa = env("ONEDNN_MAX_CPU_ISA");
+  return !isa || *isa == "ALL" || *isa == "DEFAULT" ||
+         isa->find("AMX") != std::string::npos;
+}
+
+#endif
+
+void warn_of_slow_bfloat16() {
+  // Once for all ranks.
+  if (env("RANK").value_or("0") != "0") return;
+  warn_once("slow-bfloat16", "autocast",
+            "this CPU has no AMX, so bfloat16 saves no time: the models of "
+            "Lockstep take about as long as in float32, and LibTorch's layers "
+            "up to 20 times as long; leave autocast off to train faster");
+}
+
+}  // namespace
 
 AutocastScope::AutocastScope(c10::DeviceType device,
                              std::optional<c10::ScalarType> type)
@@ -13,6 +60,10 @@ AutocastScope::AutocastScope(c10::DeviceType device,
       outer_type_(at::autocast::get_autocast_dtype(device)) {
   at::autocast::set_autocast_enabled(device_, type.has_value());
   if (type) at::autocast::set_autocast_dtype(device_, *type);
+  if (device == c10::DeviceType::CPU && type == c10::ScalarType::BFloat16 &&
+      has_slow_bfloat16()) {
+    warn_of_slow_bfloat16();
+  }
 }
 
 AutocastScope::~AutocastScope() {
@@ -30,6 +81,15 @@ bool has_autocast() {
 std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
   if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
   return at::autocast::get_autocast_dtype(device);
+}
+
+bool has_slow_bfloat16() {
+#if defined(__x86_64__)
+  static const bool is_slow = !has_amx() || !may_use_amx();
+  return is_slow;
+#else
+  return false;
+#endif
 }
 
 at::Tensor cast_for_products(const at::Tensor& x) {

@@ -1,5 +1,7 @@
 #include "lockstep/device/bfloat16_loops.h"
 
+#include <cstring>
+
 #include "lockstep/device/simd.h"
 
 namespace lockstep {
@@ -30,15 +32,16 @@ struct Add {
 struct IsNarrowed {
   LOCKSTEP_INLINE static void run(const float* from, const BFloat16* to,
                                   bool* result, int64_t count) {
-    uint16_t differences = 0;
+    simd::Lanes::Halves differences = {};
     simd::for_lanes(count, [&](int64_t i, int64_t n) LOCKSTEP_INLINE_LAMBDA {
-      BFloat16 narrow[kLanes];
-      simd::store(simd::load(from + i, n), narrow);
-      for (int64_t j = 0; j < n; ++j) {
-        differences |= static_cast<uint16_t>(narrow[j].x ^ to[i + j].x);
-      }
+      simd::NarrowLanes expected = {};
+      std::memcpy(&expected, to + i, static_cast<size_t>(n) * sizeof(*to));
+      differences |= simd::narrowed(simd::load(from + i, n)).v ^ expected.v;
     });
-    *result = differences == 0;
+    *result = true;
+    for (int64_t i = 0; i < kLanes; ++i) {
+      if (differences[i] != 0) *result = false;
+    }
   }
 };
 

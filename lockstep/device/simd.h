@@ -31,6 +31,11 @@ struct Lanes {
   Floats v;
 };
 
+/// The bits of 16 values of bfloat16.
+struct NarrowLanes {
+  Lanes::Halves v;
+};
+
 LOCKSTEP_INLINE Lanes all(float value) { return {value - Lanes::Floats{}}; }
 LOCKSTEP_INLINE Lanes operator+(Lanes a, Lanes b) { return {a.v + b.v}; }
 LOCKSTEP_INLINE Lanes operator-(Lanes a, Lanes b) { return {a.v - b.v}; }
@@ -80,15 +85,18 @@ LOCKSTEP_INLINE Lanes load(const c10::BFloat16* from) {
 LOCKSTEP_INLINE void store(Lanes lanes, float* to) {
   std::memcpy(to, &lanes, sizeof(lanes));
 }
-/// Rounds to nearest, ties to even.
-LOCKSTEP_INLINE void store(Lanes lanes, c10::BFloat16* to) {
+/// Returns the bits of the nearest values of bfloat16, ties to even.
+LOCKSTEP_INLINE NarrowLanes narrowed(Lanes lanes) {
   const auto bits = reinterpret_cast<Lanes::Bits>(lanes.v);
   Lanes::Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   // For a NaN, the sum could be an infinity.
   const auto is_nan = reinterpret_cast<Lanes::Bits>(lanes.v != lanes.v);
   rounded = (rounded & ~is_nan) | (0x7fc0 & is_nan);
-  const Lanes::Halves halves = __builtin_convertvector(rounded, Lanes::Halves);
-  std::memcpy(to, &halves, sizeof(halves));
+  return {__builtin_convertvector(rounded, Lanes::Halves)};
+}
+LOCKSTEP_INLINE void store(Lanes lanes, c10::BFloat16* to) {
+  const NarrowLanes narrow = narrowed(lanes);
+  std::memcpy(to, &narrow, sizeof(narrow));
 }
 
 /// Load and store the first `count` lanes, at most 16. The others are 0.

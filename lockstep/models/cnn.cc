@@ -5,7 +5,9 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/models/convolution.h"
 #include "lockstep/models/layers.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -68,10 +70,10 @@ torch::Tensor Cnn::forward(const torch::Tensor& x) {
   }
   auto y = x;
   for (auto& stage : stages_) {
-    y = stage.bn->forward(stage.conv->forward(y)).relu_();
+    y = stage.bn->forward(convolve(*stage.conv, y)).relu_();
     y = torch::max_pool2d(y, {2, 2});
   }
-  return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
+  return multiply(*fc_, torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
 }
 
 std::shared_ptr<Model> make_cnn(const ModelSpec& spec, Init init) {

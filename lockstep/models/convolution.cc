@@ -13,6 +13,7 @@
 
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/intra_op.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -222,8 +223,7 @@ class ConvolutionByRows : public torch::autograd::Function<ConvolutionByRows> {
   }
 };
 
-/// Returns the window of `layer`, or nothing if the layer has options that the
-/// products don't support.
+/// Returns the window of `layer`, or nothing if the layer has other options.
 std::optional<Window> window_of(const torch::nn::Conv2dImpl& layer) {
   const auto& options = layer.options;
   const auto* padding =
@@ -235,56 +235,59 @@ std::optional<Window> window_of(const torch::nn::Conv2dImpl& layer) {
       options.dilation()->at(0) == 1 && options.dilation()->at(1) == 1 &&
       stride->at(0) == stride->at(1) && stride->at(0) > 0;
   if (!is_plain) return std::nullopt;
-  const Window window{.height = layer.weight.size(2),
-                      .width = layer.weight.size(3),
-                      .stride = stride->at(0),
-                      .padding_y = (*padding)->at(0),
-                      .padding_x = (*padding)->at(1)};
-  const auto is_part_of = [](int64_t part, int64_t size) {
-    return part >= 0 && part < size;
-  };
-  const bool is_supported = window.height * window.width > 1 &&
-                            is_part_of(window.padding_y, window.height) &&
-                            is_part_of(window.padding_x, window.width);
-  return is_supported ? std::optional(window) : std::nullopt;
+  return Window{.height = layer.weight.size(2),
+                .width = layer.weight.size(3),
+                .stride = stride->at(0),
+                .padding_y = (*padding)->at(0),
+                .padding_x = (*padding)->at(1)};
 }
 
-/// Returns true for tensors with the layout and the types that the products
-/// support.
-bool are_supported(const Tensor& x, const Tensor& weight) {
-  const auto type = autocast_type(torch::kCPU);
-  const auto has_products = [](torch::ScalarType of) {
-    return of == torch::kFloat32 || of == torch::kBFloat16;
-  };
-  const auto has_layout = [&](const Tensor& tensor) {
-    return tensor.is_cpu() && has_products(tensor.scalar_type()) &&
+/// Returns true if the products support the tensors and the window.
+bool are_supported(const Tensor& x, const Tensor& weight,
+                   const Window& window) {
+  const auto has_layout = [](const Tensor& tensor) {
+    return tensor.is_cpu() &&
+           (tensor.scalar_type() == torch::kFloat32 ||
+            tensor.scalar_type() == torch::kBFloat16) &&
            tensor.dim() == 4 &&
            tensor.is_contiguous(torch::MemoryFormat::ChannelsLast);
   };
+  const auto is_part_of = [](int64_t part, int64_t size) {
+    return part >= 0 && part < size;
+  };
   return has_layout(x) && has_layout(weight) && x.size(0) > 0 &&
          x.size(1) == weight.size(1) &&
-         (type ? has_products(*type) : x.scalar_type() == weight.scalar_type());
+         x.scalar_type() == weight.scalar_type() &&
+         is_part_of(window.padding_y, window.height) &&
+         is_part_of(window.padding_x, window.width);
 }
 
 bool is_faster_by_rows(const Tensor& x, const Tensor& weight,
                        const Window& window) {
   const int64_t height = window.out_height(x);
   const int64_t width = window.out_width(x);
-  return weight.numel() >= kMinWeights && height > 0 && width > 0 &&
-         height * width <= kMaxPixels;
+  return window.height * window.width > 1 && weight.numel() >= kMinWeights &&
+         height > 0 && width > 0 && height * width <= kMaxPixels;
 }
 
 }  // namespace
 
 Tensor convolve(torch::nn::Conv2dImpl& layer, const Tensor& x) {
   const auto window = window_of(layer);
-  if (!window || !are_supported(x, layer.weight) ||
-      !is_faster_by_rows(x, layer.weight, *window)) {
-    return layer.forward(x);
-  }
-  return ConvolutionByRows::apply(
-      cast_for_products(x), cast_for_products(layer.weight), window->stride,
-      window->padding_y, window->padding_x);
+  if (!window) return layer.forward(x);
+  return product(
+      [&window](const Tensor& input, const Tensor& kernel) {
+        const Tensor images = cast_for_products(input);
+        const Tensor weight = cast_for_products(kernel);
+        if (are_supported(images, weight, *window) &&
+            is_faster_by_rows(images, weight, *window)) {
+          return ConvolutionByRows::apply(images, weight, window->stride,
+                                          window->padding_y, window->padding_x);
+        }
+        return torch::conv2d(images, weight, {}, window->stride,
+                             {window->padding_y, window->padding_x});
+      },
+      x, layer.weight);
 }
 
 }  // namespace lockstep::models

@@ -5,7 +5,8 @@
 
 namespace lockstep::models {
 
-/// Returns layer(x) for images (N, C, H, W), also under autocast.
+/// Returns layer(x) for images (N, C, H, W), also under autocast: see
+/// product().
 ///
 /// On CPUs, a layer with many weights and small images, both channels_last and
 /// in float32 or bfloat16, is computed as matrix products, for which the pixels

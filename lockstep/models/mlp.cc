@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/layers.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 
@@ -57,9 +58,9 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
                    .fix = "build the mlp with the in_features of the data"});
   }
   for (size_t i = 0; i + 1 < linears_.size(); ++i) {
-    y = linears_[i]->forward(y).relu_();
+    y = multiply(*linears_[i], y).relu_();
   }
-  return linears_.back()->forward(y);
+  return multiply(*linears_.back(), y);
 }
 
 std::shared_ptr<Model> make_mlp(const ModelSpec& spec, Init init) {

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/models/convolution.h"
 #include "lockstep/models/layers.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -50,7 +51,8 @@ class BasicBlockImpl : public torch::nn::Module {
  private:
   torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr}, bn2_{nullptr};
-  torch::nn::Sequential downsample_{nullptr};  // null: the shortcut is x
+  torch::nn::Conv2d shortcut_conv_{nullptr};  // null: the shortcut is x
+  torch::nn::BatchNorm2d shortcut_bn_{nullptr};
 };
 TORCH_MODULE(BasicBlock);
 
@@ -75,22 +77,26 @@ BasicBlockImpl::BasicBlockImpl(int64_t in_channels, int64_t channels,
                                int64_t stride, Init init) {
   // torchvision draws the shortcut's weights first and names it last.
   if (stride != 1 || in_channels != channels) {
-    downsample_ =
-        torch::nn::Sequential(conv(in_channels, channels, 1, stride, init),
-                              torch::nn::BatchNorm2d(channels));
+    shortcut_conv_ = conv(in_channels, channels, 1, stride, init);
+    shortcut_bn_ = torch::nn::BatchNorm2d(channels);
   }
   conv1_ =
       register_module("conv1", conv(in_channels, channels, 3, stride, init));
   bn1_ = register_module("bn1", torch::nn::BatchNorm2d(channels));
   conv2_ = register_module("conv2", conv(channels, channels, 3, 1, init));
   bn2_ = register_module("bn2", torch::nn::BatchNorm2d(channels));
-  if (downsample_) register_module("downsample", downsample_);
+  if (!shortcut_conv_.is_empty()) {
+    register_module("downsample",
+                    torch::nn::Sequential(shortcut_conv_, shortcut_bn_));
+  }
 }
 
 torch::Tensor BasicBlockImpl::forward(const torch::Tensor& x) {
   auto y = bn1_->forward(convolve(*conv1_, x)).relu_();
   y = bn2_->forward(convolve(*conv2_, y));
-  y.add_(downsample_ ? downsample_->forward(x) : x);
+  y.add_(shortcut_conv_.is_empty()
+             ? x
+             : shortcut_bn_->forward(convolve(*shortcut_conv_, x)));
   return y.relu_();
 }
 
@@ -124,11 +130,11 @@ torch::Tensor ResNet::forward(const torch::Tensor& x) {
                                            spec_.channels),
                    .got = fmt::format("({})", fmt::join(x.sizes(), ", "))});
   }
-  auto y = bn1_->forward(conv1_->forward(x)).relu_();
+  auto y = bn1_->forward(convolve(*conv1_, x)).relu_();
   if (spec_.stem == Stem::kImageNet)
     y = torch::max_pool2d(y, {3, 3}, {2, 2}, {1, 1});
   for (auto& layer : layers_) y = layer->forward(y);
-  return fc_->forward(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
+  return multiply(*fc_, torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
 }
 
 std::shared_ptr<Model> make_resnet(const ModelSpec& spec, Init init) {

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/models/language/cross_entropy_rows.h"
 #include "lockstep/models/language/language_model.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -66,12 +67,17 @@ class ChunkedCrossEntropy
                                const torch::Tensor& targets,
                                const torch::Tensor& kept, int64_t chunk_rows,
                                bool needs_gradients) {
-    const at::ScalarType type = product_type(hidden);
     const at::ScalarType wide = sum_type(hidden);
-    // The casts below are the ones that autocast would make.
+    const at::ScalarType type = product_type(hidden);
+    const bool is_rounded = hidden.is_cpu() && has_rounded_products();
+    // The casts below are the ones that autocast would make, or product().
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
-    const torch::Tensor cast_weight = weight.to(type);
+    const auto cast = [&](const torch::Tensor& tensor) {
+      const torch::Tensor narrow = tensor.to(type);
+      return is_rounded ? narrow.to(torch::kFloat32) : narrow;
+    };
+    const torch::Tensor cast_weight = cast(weight);
     // The mean over no targets is 0, and its gradients are 0.
     const torch::Tensor count = kept.sum().clamp_min(1).to(wide);
     torch::Tensor loss = torch::zeros({}, hidden.options().dtype(wide));
@@ -80,7 +86,7 @@ class ChunkedCrossEntropy
     if (needs_gradients) hidden_gradient = torch::empty_like(hidden);
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_rows) {
       const int64_t end = std::min(begin + chunk_rows, hidden.size(0));
-      const torch::Tensor rows = hidden.slice(0, begin, end).to(type);
+      const torch::Tensor rows = cast(hidden.slice(0, begin, end));
       // An ignored target has the weight 0, so its class does not matter.
       const torch::Tensor target = targets.slice(0, begin, end).clamp_min(0);
       const torch::Tensor weights = kept.slice(0, begin, end).to(wide) / count;
@@ -93,7 +99,7 @@ class ChunkedCrossEntropy
       if (!weight_gradient.defined()) {
         weight_gradient =
             torch::mm(gradient.t(), rows).to(weight.scalar_type());
-      } else if (weight_gradient.scalar_type() == type) {
+      } else if (weight_gradient.scalar_type() == rows.scalar_type()) {
         weight_gradient.addmm_(gradient.t(), rows);
       } else {
         weight_gradient.add_(torch::mm(gradient.t(), rows));

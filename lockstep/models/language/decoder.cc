@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "lockstep/models/parameter_budget.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -84,7 +85,7 @@ torch::Tensor Decoder::causal_attention(const torch::Tensor& q, torch::Tensor k,
                .tril(past);
   }
   const bool is_widened =
-      q.is_cpu() && k.size(2) < kShortContext &&
+      q.is_cpu() && (k.size(2) < kShortContext || has_rounded_products()) &&
       (q.scalar_type() == torch::kBFloat16 || q.scalar_type() == torch::kHalf);
   std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
   torch::Tensor wide_q = q;

@@ -8,6 +8,7 @@
 #include "lockstep/models/language/gelu.h"
 #include "lockstep/models/language/kernels.h"
 #include "lockstep/models/language/norm.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -16,7 +17,12 @@ namespace {
 torch::Tensor multiply(const torch::Tensor& x, const Weight& weight) {
   auto sizes = x.sizes().vec();
   sizes.back() = weight.weight.size(1);
-  return torch::mm(x.reshape({-1, x.size(-1)}), weight.weight).view(sizes);
+  return product(
+             [](const torch::Tensor& rows, const torch::Tensor& matrix) {
+               return torch::mm(rows, matrix);
+             },
+             x.reshape({-1, x.size(-1)}), weight.weight)
+      .view(sizes);
 }
 
 // Returns a bias as the kernels read it. Replicas may have it in bfloat16.
@@ -28,7 +34,12 @@ torch::Tensor wide(const torch::Tensor& bias) {
 torch::Tensor project(const torch::Tensor& x, const Weight& weight) {
   auto sizes = x.sizes().vec();
   sizes.back() = weight.weight.size(1);
-  return torch::addmm(weight.bias, x.reshape({-1, x.size(-1)}), weight.weight)
+  return product(
+             [](const torch::Tensor& bias, const torch::Tensor& rows,
+                const torch::Tensor& matrix) {
+               return torch::addmm(bias, rows, matrix);
+             },
+             weight.bias, x.reshape({-1, x.size(-1)}), weight.weight)
       .view(sizes);
 }
 
@@ -124,9 +135,12 @@ torch::Tensor Gpt::fused_block(const Block& block,
   const NormedSum second =
       add_and_norm(first.sum, multiply(attended, *block.attn_c_proj),
                    wide(block.attn_c_proj->bias), *block.ln_2);
-  const auto inner =
-      linear_gelu(second.normed, cast_for_products(block.c_fc->weight),
-                  wide(block.c_fc->bias));
+  const auto inner = product(
+      [&](const torch::Tensor& rows, const torch::Tensor& weight) {
+        return linear_gelu(rows, cast_for_products(weight),
+                           wide(block.c_fc->bias));
+      },
+      second.normed, block.c_fc->weight);
   return add_with_bias(second.sum, multiply(inner, *block.mlp_c_proj),
                        wide(block.mlp_c_proj->bias));
 }

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/models/language/decoder.h"
 #include "lockstep/models/layers.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 
@@ -41,7 +42,7 @@ torch::Tensor LanguageModel::hidden(const torch::Tensor& ids,
 }
 
 torch::Tensor LanguageModel::logits(const torch::Tensor& hidden) const {
-  return torch::nn::functional::linear(hidden, head());
+  return multiply_transposed(hidden, head());
 }
 
 std::shared_ptr<torch::nn::Module> LanguageModel::clone(

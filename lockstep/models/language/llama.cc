@@ -2,11 +2,10 @@
 #include <utility>
 #include <vector>
 
-#include <torch/nn/functional/linear.h>
-
 #include "lockstep/models/language/decoder.h"
 #include "lockstep/models/language/kernels.h"
 #include "lockstep/models/language/norm.h"
+#include "lockstep/models/product.h"
 
 namespace lockstep::models {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 // Multiplies (..., in) by (out, in) transposed, as torch's linear layers do.
 torch::Tensor project(const torch::Tensor& x,
                       const std::shared_ptr<Weight>& weight) {
-  return torch::nn::functional::linear(x, weight->weight);
+  return multiply_transposed(x, weight->weight);
 }
 
 }  // namespace
