@@ -33,7 +33,7 @@ export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON LOCKSTEP_CUDA CMAKE_ARGS
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
 	fuzz fuzz-training faults mutate-streams examples practicals check format \
-	bench install deb check-deb check-torch docs clean
+	bench install deb check-deb check-torch wheel docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -110,6 +110,20 @@ check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@tools/run_tests.sh build/torch-$(TORCH) --parallel $(TEST_JOBS) \
 	  -L '^($(if $(LABEL),$(LABEL),unit|parity))$$' \
 	  $(if $(FILTER),-R '$(FILTER)')
+
+# One wheel for several versions: TORCH="2.11.0 2.13.0", besides the pinned one.
+wheel: configure-build ## Build build/wheel/lockstep-*.whl for Python (TORCH=2.11.0 ...)
+	@tools/setup/wheel_tools.sh
+	@tools/setup/ninja.sh $(PRESET) lockstep_program
+	@tools/setup/ninja.sh $(PRESET) lockstep/all
+	@tools/setup/ninja.sh $(PRESET) lockstep_python
+	@for torch in $(TORCH); do \
+	  TORCH=$$torch tools/setup/python_env.sh && \
+	  LOCKSTEP_PYTHON=build/torch-$$torch/venv/bin/python \
+	    tools/setup/configure.sh release torch-$$torch && \
+	  tools/setup/ninja.sh torch-$$torch lockstep_python || exit 1; \
+	done
+	@python3 tools/wheel.py $(BUILD) $(TORCH:%=build/torch-%)
 
 check: ## Check layout, layers and format of the sources
 	@tools/setup/packages.sh tools

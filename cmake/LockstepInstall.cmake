@@ -81,7 +81,8 @@ if(LOCKSTEP_INSTALL_TORCH)
     set(doc_dir \"${CMAKE_INSTALL_DOCDIR}\")
     set(has_cuda ${LOCKSTEP_HAS_CUDA})
     set(CMAKE_OBJDUMP \"${CMAKE_OBJDUMP}\")
-    include(\"${CMAKE_CURRENT_LIST_DIR}/install_torch.cmake\")")
+    include(\"${CMAKE_CURRENT_LIST_DIR}/install_torch.cmake\")"
+    COMPONENT torch)
 else()
   set(installed_torch_root ${LOCKSTEP_TORCH_ROOT})
 endif()
@@ -94,6 +95,13 @@ configure_package_config_file(
   ${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
   ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
   INSTALL_DESTINATION ${package_dir})
+# In a wheel (tools/wheel.py), torch is the package beside lockstep/cpp.
+set(installed_torch_root "\${PACKAGE_PREFIX_DIR}/../../torch")
+configure_package_config_file(
+  ${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/wheel/lockstepConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+file(WRITE ${PROJECT_BINARY_DIR}/wheel/torch_version "${LOCKSTEP_TORCH_VERSION}\n")
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake

@@ -1,8 +1,11 @@
 #include "lockstep/c10d/c10d_backend.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +22,64 @@ namespace lockstep {
 namespace {
 
 using c10d::OpType;
+
+/// The calls between startCoalescing() and endCoalescing(), such as the
+/// messages of batch_isend_irecv(). Done when all of them are done.
+class CoalescedWork : public c10d::Work {
+ public:
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  CoalescedWork(int rank, Works works)
+      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::ranges::all_of(
+        works_, [](const auto& work) { return work->isCompleted(); });
+  }
+  bool isSuccess() const override {
+    return std::ranges::all_of(
+        works_, [](const auto& work) { return work->isSuccess(); });
+  }
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_) {
+      if (auto error = work->exception()) return error;
+    }
+    return nullptr;
+  }
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    using std::chrono::milliseconds;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto left = [&] {
+      if (timeout == kNoTimeout) return timeout;
+      return std::max(milliseconds(1),
+                      timeout - std::chrono::duration_cast<milliseconds>(
+                                    std::chrono::steady_clock::now() - begin));
+    };
+    for (const auto& work : works_) work->wait(left());
+    return true;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const auto type = c10::ListType::create(c10::TensorType::get());
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+        c10::FutureType::create(type));
+    for (const auto& work : works_) futures.push_back(work->getFuture());
+    return c10::collectAll(futures)->then(
+        [works = works_](c10::ivalue::Future&) -> c10::IValue {
+          for (const auto& work : works) {
+            if (const auto error = work->exception()) {
+              std::rethrow_exception(error);
+            }
+          }
+          return std::vector<at::Tensor>();
+        },
+        type);
+  }
+
+ private:
+  const Works works_;
+};
 
 /// A c10d backend whose calls are those of a ProcessGroup over shm or tcp. Its
 /// calls and those of the ProcessGroup go through one queue, in the order in
@@ -43,12 +104,16 @@ class C10dBackend : public c10d::Backend {
   }
 
   bool supportsCoalescing() const override { return true; }
-  // Operations complete in order, so all are done when the last one is.
-  void startCoalescing() override {}
+  void startCoalescing() override { messages_.emplace(); }
 
   Work endCoalescing() override {
-    return transport_->begin({.type = OpType::COALESCED},
-                             transport_->timeout());
+    CoalescedWork::Works works;
+    if (messages_) works.swap(*messages_);
+    messages_.reset();
+    // Collectives complete in order, so all are done when the last one is.
+    works.push_back(submit({.type = OpType::COALESCED}, /*is_async=*/true,
+                           transport_->timeout()));
+    return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
   }
 
   void setTimeout(std::chrono::milliseconds timeout) override {
@@ -260,15 +325,15 @@ class C10dBackend : public c10d::Backend {
   }
 
   Work send(Tensors& tensors, int to, int tag) override {
-    return transport_->send(checks("send").only(tensors), to, tag);
+    return noted(transport_->send(checks("send").only(tensors), to, tag));
   }
 
   Work recv(Tensors& tensors, int from, int tag) override {
-    return transport_->recv(checks("recv").only(tensors), from, tag);
+    return noted(transport_->recv(checks("recv").only(tensors), from, tag));
   }
 
   Work recvAnysource(Tensors& tensors, int tag) override {
-    return transport_->recv_any(checks("recv").only(tensors), tag);
+    return noted(transport_->recv_any(checks("recv").only(tensors), tag));
   }
 
  private:
@@ -277,6 +342,12 @@ class C10dBackend : public c10d::Backend {
   const CallFactory& calls() const { return transport_->calls(); }
   CallChecks checks(const char* operation) const {
     return calls().checks(operation);
+  }
+
+  /// Adds a message to what endCoalescing() returns.
+  Work noted(Work message) {
+    if (messages_) messages_->push_back(message);
+    return message;
   }
 
   Timeout timeout_of(Timeout timeout) const {
@@ -291,23 +362,32 @@ class C10dBackend : public c10d::Backend {
   }
 
   Work submit(CollectiveCall call, bool is_async, Timeout timeout) {
-    if (is_async) return transport_->begin(std::move(call), timeout);
-    // c10d expects wait() to throw the error of a synchronous call.
-    auto work =
+    auto done =
         c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
                                         nullptr, transport_->sequence_number());
-    work->run([&] { transport_->run(call, timeout); });
-    return work;
+    if (is_async) {
+      if (auto work = transport_->begin(std::move(call), timeout)) return work;
+      done->run([] {});  // one rank has nothing to wait for
+    } else {
+      // c10d expects wait() to throw the error of a synchronous call.
+      done->run([&] { transport_->run(call, timeout); });
+    }
+    return done;
   }
 
   std::shared_ptr<Transport> transport_;
+  // Messages since startCoalescing().
+  std::optional<CoalescedWork::Works> messages_;
 };
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> c10d_backend(const ProcessGroup& group) {
-  if (group.size() == 1) return {};
-  const auto& transport = group.transport();
+  return group.size() == 1 ? nullptr : c10d_backend(group.transport());
+}
+
+c10::intrusive_ptr<c10d::Backend> c10d_backend(
+    const std::shared_ptr<Transport>& transport) {
   if (const auto* device = dynamic_cast<DeviceTransport*>(transport.get())) {
     return device->backend();
   }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -35,6 +36,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds kPiece{500};
+// torch's TCPStore logs a warning for each wait that times out.
+constexpr std::chrono::milliseconds kPieceOfTorch{5000};
 // Separates the place of a rank from its device type.
 constexpr std::string_view kBeforeType = " on ";
 // Texts that are longer together are read one by one, so that the store does
@@ -67,6 +70,13 @@ std::vector<std::string> split_texts(const std::string& joined, size_t count) {
   while (texts.size() < count) texts.push_back(fields.bytes(joined.size()));
   fields.end();
   return texts;
+}
+
+bool is_of_torch(c10d::Store& store) {
+  auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
+  const auto base =
+      prefix == nullptr ? nullptr : prefix->getUnderlyingNonPrefixStore();
+  return dynamic_cast<c10d::TCPStore*>(base.get()) != nullptr;
 }
 
 /// A group's view of a store that may have other users. It has its own key
@@ -285,7 +295,9 @@ std::string ProcessGroup::Impl::get(
   // Waits in short pieces and checks in between, because the rank that would
   // set the key may have been lost, which the launcher's agent knows.
   const std::chrono::milliseconds piece =
-      control::control_block() != nullptr ? std::min(timeout, kPiece) : timeout;
+      control::control_block() == nullptr
+          ? timeout
+          : std::min(timeout, is_of_torch(*store) ? kPieceOfTorch : kPiece);
   const Stopwatch waited;
   for (;;) {
     const double before_s = waited.seconds();

@@ -1,0 +1,67 @@
+// The Python module lockstep._c10d_X_Y, for torch X.Y: Lockstep's ranks as a
+// backend of torch.distributed.
+#include <chrono>
+#include <memory>
+#include <pybind11/chrono.h>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include "lockstep/base/env.h"
+#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/transport/single_rank.h"
+#include "lockstep/store/socket_address.h"
+
+namespace lockstep {
+namespace {
+
+namespace py = pybind11;
+
+/// Ends a transport without the GIL, because it waits for threads, which may be
+/// in callbacks that wait for the GIL.
+struct EndWithoutGil {
+  std::shared_ptr<Transport> transport;
+
+  void operator()(Transport*) {
+    if (Py_IsInitialized() && PyGILState_Check()) {
+      const py::gil_scoped_release no_gil;
+      transport.reset();
+    } else {
+      transport.reset();
+    }
+  }
+};
+
+/// Connects the ranks that meet in `store`, which no other group uses. Called
+/// without the GIL.
+c10::intrusive_ptr<c10d::Backend> make_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout, const std::string& kind) {
+  std::shared_ptr<Transport> transport;
+  if (size == 1) {
+    transport = std::make_shared<SingleRank>();
+    transport->set_timeout(timeout);
+  } else {
+    const ProcessGroup::Impl group(
+        store, rank, size, env("MASTER_ADDR").value_or(store::loopback_host()),
+        ProcessGroupOptions().backend(kind).timeout(timeout));
+    transport = group.transport;
+  }
+  Transport* const plain = transport.get();
+  return c10d_backend(
+      std::shared_ptr<Transport>(plain, EndWithoutGil{std::move(transport)}));
+}
+
+}  // namespace
+}  // namespace lockstep
+
+PYBIND11_MODULE(LOCKSTEP_MODULE, module) {
+  module.doc() = "Lockstep's backend for torch.distributed.";
+  module.def("make_backend", &lockstep::make_backend, pybind11::arg("store"),
+             pybind11::arg("rank"), pybind11::arg("size"),
+             pybind11::arg("timeout"), pybind11::arg("kind"),
+             pybind11::call_guard<pybind11::gil_scoped_release>());
+}

@@ -1,0 +1,68 @@
+"""Lockstep for Python: a backend for torch.distributed.
+
+`import torch` registers it, so it needs no import:
+
+    torch.distributed.init_process_group("lockstep")
+    torch.distributed.init_process_group("cpu:lockstep,cuda:nccl")
+"""
+
+import importlib
+import pathlib
+
+__version__ = "0.1.0"
+
+
+class UnsupportedTorch(ImportError):
+    """There is no module for the installed torch."""
+
+
+def _modules():
+    """Returns the versions of torch, as "2.15", and the names of their modules."""
+    folder = pathlib.Path(__file__).parent
+    names = sorted({path.name.split(".")[0] for path in folder.glob("_c10d_*.so")})
+    return {name.removeprefix("_c10d_").replace("_", "."): name for name in names}
+
+
+def _module():
+    """Imports the module for the installed torch."""
+    import torch
+
+    version = ".".join(torch.__version__.split(".")[:2])
+    modules = _modules()
+    if version not in modules:
+        raise UnsupportedTorch(
+            f"[lockstep] this wheel has no backend for torch {torch.__version__}; "
+            f"expected torch {' or '.join(modules) or '(none)'}, got {version}; "
+            f"install one of these, or build a wheel for yours: "
+            f"make wheel TORCH={torch.__version__.split('+')[0]}"
+        )
+    return importlib.import_module(f"lockstep.{modules[version]}")
+
+
+def _create(options, backend_options=None):
+    """Makes the backend of one rank: a function for register_backend()."""
+    del backend_options
+    return _module().make_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        "auto",
+    )
+
+
+def register():
+    """Registers the backend, once. `import torch` calls it.
+
+    Call it yourself only if TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set. It never throws,
+    because that would break `import torch` for everybody.
+    """
+    try:
+        from torch.distributed import Backend
+
+        if "LOCKSTEP" not in Backend._plugins:
+            Backend.register_backend(
+                "lockstep", _create, extended_api=True, devices=["cpu"]
+            )
+    except Exception:  # a torch without torch.distributed
+        pass
