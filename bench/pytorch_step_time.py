@@ -195,6 +195,8 @@ def parse_arguments():
                         help="gradients are views of DDP's buckets")
     parser.add_argument('--channels-last', action='store_true')
     parser.add_argument('--bf16', action='store_true', help='autocast')
+    parser.add_argument('--backend', default='gloo',
+                        help='of ddp: gloo, or lockstep with its wheel [gloo]')
     parser.add_argument('--device', default='cpu',
                         help='single: cpu, or a GPU such as cuda:0')
     arguments = parser.parse_args()
@@ -232,7 +234,7 @@ def main():
     torch.manual_seed(args.seed)
     take_cores(args.mode, args.threads, rank, world_size)
     if args.mode != 'single':
-        dist.init_process_group('gloo')
+        dist.init_process_group(args.backend)
 
     # If the batch can't be divided evenly, the first ranks take one sample
     # more.

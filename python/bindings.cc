@@ -6,7 +6,9 @@
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include "lockstep/base/env.h"
@@ -35,6 +37,18 @@ struct EndWithoutGil {
   }
 };
 
+/// Returns the host of the store, towards which ranks on several hosts find
+/// their own address.
+std::string host_of(c10d::Store& store) {
+  auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
+  const auto base =
+      prefix == nullptr ? nullptr : prefix->getUnderlyingNonPrefixStore();
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(base.get())) {
+    return tcp->getHost();
+  }
+  return env("MASTER_ADDR").value_or(store::loopback_host());
+}
+
 /// Connects the ranks that meet in `store`, which no other group uses. Called
 /// without the GIL.
 c10::intrusive_ptr<c10d::Backend> make_backend(
@@ -46,7 +60,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
     transport->set_timeout(timeout);
   } else {
     const ProcessGroup::Impl group(
-        store, rank, size, env("MASTER_ADDR").value_or(store::loopback_host()),
+        store, rank, size, host_of(*store),
         ProcessGroupOptions().backend(kind).timeout(timeout));
     transport = group.transport;
   }

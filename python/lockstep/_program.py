@@ -41,5 +41,9 @@ def main():
     if words == ["cmake-prefix"]:
         print(_CPP)
         return 0
+    # `lockstep run` starts scripts with this Python, as torchrun does, and `lockstep
+    # compare --pytorch` measures its torch.
+    os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    os.environ.setdefault("LOCKSTEP_PYTHON", sys.executable)
     program = _CPP / "bin" / "lockstep"
     os.execv(program, ["lockstep", *words])
