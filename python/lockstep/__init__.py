@@ -30,11 +30,12 @@ def _module():
     version = ".".join(torch.__version__.split(".")[:2])
     modules = _modules()
     if version not in modules:
+        release = torch.__version__.split("+")[0]
         raise UnsupportedTorch(
-            f"[lockstep] this wheel has no backend for torch {torch.__version__}; "
-            f"expected torch {' or '.join(modules) or '(none)'}, got {version}; "
-            f"install one of these, or build a wheel for yours: "
-            f"make wheel TORCH={torch.__version__.split('+')[0]}"
+            f"[lockstep] this wheel has no backend for the installed torch; expected "
+            f"torch {' or '.join(modules) or '(none)'}, got {release}; install a torch "
+            f"that it has one for, or build a wheel for yours: make wheel "
+            f"TORCH={release}"
         )
     return importlib.import_module(f"lockstep.{modules[version]}")
 
