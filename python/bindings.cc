@@ -2,13 +2,12 @@
 // backend of torch.distributed.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <pybind11/chrono.h>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include "lockstep/base/env.h"
@@ -28,24 +27,16 @@ struct EndWithoutGil {
   std::shared_ptr<Transport> transport;
 
   void operator()(Transport*) {
-    if (Py_IsInitialized() && PyGILState_Check()) {
-      const py::gil_scoped_release no_gil;
-      transport.reset();
-    } else {
-      transport.reset();
-    }
+    std::optional<py::gil_scoped_release> no_gil;
+    if (Py_IsInitialized() && PyGILState_Check()) no_gil.emplace();
+    transport.reset();
   }
 };
 
 /// Returns the host of the store, towards which ranks on several hosts find
 /// their own address.
 std::string host_of(c10d::Store& store) {
-  auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
-  const auto base =
-      prefix == nullptr ? nullptr : prefix->getUnderlyingNonPrefixStore();
-  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(base.get())) {
-    return tcp->getHost();
-  }
+  if (const auto tcp = tcp_store_of(store)) return tcp->getHost();
   return env("MASTER_ADDR").value_or(store::loopback_host());
 }
 
@@ -53,15 +44,14 @@ std::string host_of(c10d::Store& store) {
 /// without the GIL.
 c10::intrusive_ptr<c10d::Backend> make_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    std::chrono::milliseconds timeout, const std::string& kind) {
+    std::chrono::milliseconds timeout) {
   std::shared_ptr<Transport> transport;
   if (size == 1) {
     transport = std::make_shared<SingleRank>();
     transport->set_timeout(timeout);
   } else {
-    const ProcessGroup::Impl group(
-        store, rank, size, host_of(*store),
-        ProcessGroupOptions().backend(kind).timeout(timeout));
+    const ProcessGroup::Impl group(store, rank, size, host_of(*store),
+                                   ProcessGroupOptions().timeout(timeout));
     transport = group.transport;
   }
   Transport* const plain = transport.get();
@@ -76,6 +66,6 @@ PYBIND11_MODULE(LOCKSTEP_MODULE, module) {
   module.doc() = "Lockstep's backend for torch.distributed.";
   module.def("make_backend", &lockstep::make_backend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"),
-             pybind11::arg("timeout"), pybind11::arg("kind"),
+             pybind11::arg("timeout"),
              pybind11::call_guard<pybind11::gil_scoped_release>());
 }

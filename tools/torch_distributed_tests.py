@@ -10,25 +10,23 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
 import tempfile
 import unittest
 
-# The ranks are forks of this process, which has imported torch.
-os.environ.setdefault("OVER", "gloo" if "gloo" in sys.argv[1:2] else "lockstep")
-os.environ.setdefault("WORLD_SIZE", "2")
+parser = argparse.ArgumentParser()
+parser.add_argument("over", choices=["gloo", "lockstep"])
+parser.add_argument("--ranks", type=int, default=2)
+parser.add_argument("-k", action="append", default=[], metavar="PATTERN")
+parser.add_argument("--json", metavar="FILE")
+options = parser.parse_args()
+
+# torch's module reads these when it is imported.
+os.environ["WORLD_SIZE"] = str(options.ranks)
 os.environ["BACKEND"] = "gloo"
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
 
 from torch.distributed import Backend  # noqa: E402
-
-if os.environ["OVER"] == "lockstep":
-    import lockstep
-
-    Backend.register_backend("gloo", lockstep._create, extended_api=True,
-                             devices=["cpu", "cuda"])
-
 from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
     DistributedTest,
     TestDistBackend,
@@ -36,6 +34,8 @@ from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
 
 
 class TorchTests(TestDistBackend, DistributedTest._DistTestBase):
+    """Runs each test on ranks that are forks of this process."""
+
     def setUp(self):
         super().setUp()
         self._start_processes(multiprocessing.get_context("fork").Process)
@@ -69,13 +69,11 @@ class Results(unittest.TextTestResult):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("over", choices=["gloo", "lockstep"])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("-k", action="append", default=[], metavar="PATTERN")
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
-    os.environ["WORLD_SIZE"] = str(options.ranks)
+    if options.over == "lockstep":
+        import lockstep
+
+        Backend.register_backend("gloo", lockstep._create, extended_api=True,
+                                 devices=["cpu", "cuda"])
     loader = unittest.TestLoader()
     if options.k:
         loader.testNamePatterns = [f"*{pattern}*" for pattern in options.k]

@@ -9,7 +9,6 @@ comes the backend for its version of torch. The tools are in build/wheel/tools.
 
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -93,11 +92,10 @@ def main():
         cwd=OUT)
     find_torch_again(next(OUT.glob("*.whl")))
     wheel = next(OUT.glob("*.whl"))
-    versions = sorted(
-        re.search(r"_c10d_(\d+)_(\d+)", path.name).groups()
-        for path in (stage / "lockstep").glob("_c10d_*.so"))
+    versions = [(folder / "wheel" / "torch_version").read_text().strip()
+                for folder in folders]
     print(f"[wheel] {wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB, "
-          f"for torch {', '.join('.'.join(version) for version in versions)}")
+          f"for torch {', '.join(versions)}")
 
 
 if __name__ == "__main__":

@@ -40,11 +40,10 @@ class CoalescedWork : public c10d::Work {
     return std::ranges::all_of(
         works_, [](const auto& work) { return work->isSuccess(); });
   }
-  std::exception_ptr exception() const override {
-    for (const auto& work : works_) {
-      if (auto error = work->exception()) return error;
-    }
-    return nullptr;
+  std::exception_ptr exception() const override { return first_error(works_); }
+  /// Returns the number of the collective, which is the last of the calls.
+  uint64_t getSequencenumber() const override {
+    return works_.back()->getSequencenumber();
   }
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
@@ -67,10 +66,8 @@ class CoalescedWork : public c10d::Work {
     for (const auto& work : works_) futures.push_back(work->getFuture());
     return c10::collectAll(futures)->then(
         [works = works_](c10::ivalue::Future&) -> c10::IValue {
-          for (const auto& work : works) {
-            if (const auto error = work->exception()) {
-              std::rethrow_exception(error);
-            }
+          if (const auto error = first_error(works)) {
+            std::rethrow_exception(error);
           }
           return std::vector<at::Tensor>();
         },
@@ -78,6 +75,13 @@ class CoalescedWork : public c10d::Work {
   }
 
  private:
+  static std::exception_ptr first_error(const Works& works) {
+    for (const auto& work : works) {
+      if (auto error = work->exception()) return error;
+    }
+    return nullptr;
+  }
+
   const Works works_;
 };
 
@@ -362,17 +366,16 @@ class C10dBackend : public c10d::Backend {
   }
 
   Work submit(CollectiveCall call, bool is_async, Timeout timeout) {
-    auto done =
+    // One rank has nothing to wait for.
+    if (is_async && getSize() > 1) {
+      return transport_->begin(std::move(call), timeout);
+    }
+    // c10d expects wait() to throw the error of a synchronous call.
+    auto work =
         c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
                                         nullptr, transport_->sequence_number());
-    if (is_async) {
-      if (auto work = transport_->begin(std::move(call), timeout)) return work;
-      done->run([] {});  // one rank has nothing to wait for
-    } else {
-      // c10d expects wait() to throw the error of a synchronous call.
-      done->run([&] { transport_->run(call, timeout); });
-    }
-    return done;
+    work->run([&] { transport_->run(call, timeout); });
+    return work;
   }
 
   std::shared_ptr<Transport> transport_;

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -72,13 +71,6 @@ std::vector<std::string> split_texts(const std::string& joined, size_t count) {
   return texts;
 }
 
-bool is_of_torch(c10d::Store& store) {
-  auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
-  const auto base =
-      prefix == nullptr ? nullptr : prefix->getUnderlyingNonPrefixStore();
-  return dynamic_cast<c10d::TCPStore*>(base.get()) != nullptr;
-}
-
 /// A group's view of a store that may have other users. It has its own key
 /// prefix and timeout, so the timeout of that store is not changed.
 class GroupStore : public c10d::PrefixStore {
@@ -111,6 +103,14 @@ class GroupStore : public c10d::PrefixStore {
 };
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::TCPStore> tcp_store_of(c10d::Store& store) {
+  auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
+  return prefix == nullptr
+             ? nullptr
+             : c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(
+                   prefix->getUnderlyingNonPrefixStore());
+}
 
 void check_device_types(const std::vector<std::string>& types) {
   const auto other = std::find_if(
@@ -297,7 +297,7 @@ std::string ProcessGroup::Impl::get(
   const std::chrono::milliseconds piece =
       control::control_block() == nullptr
           ? timeout
-          : std::min(timeout, is_of_torch(*store) ? kPieceOfTorch : kPiece);
+          : std::min(timeout, tcp_store_of(*store) ? kPieceOfTorch : kPiece);
   const Stopwatch waited;
   for (;;) {
     const double before_s = waited.seconds();

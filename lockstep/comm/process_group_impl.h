@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/device_backends.h"
@@ -74,6 +75,10 @@ class ProcessGroup::Impl {
   mutable std::atomic<int> texts_{0};
   mutable std::atomic<int> groups_{0};
 };
+
+/// Returns torch's TCPStore below the prefixes of `store`, or null if another
+/// store is there.
+c10::intrusive_ptr<c10d::TCPStore> tcp_store_of(c10d::Store& store);
 
 /// Throws InvalidArgument if the ranks have tensors on different types of
 /// device. `types` has the name of each rank's type.

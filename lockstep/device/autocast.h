@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace lockstep {
 
@@ -28,6 +30,16 @@ class AutocastScope {
   const c10::DeviceType device_;
   bool was_on_ = false;
   c10::ScalarType outer_type_ = c10::ScalarType::Float;
+};
+
+/// While it exists, autocast is off in this thread, and autocast_type() returns
+/// nothing. Unlike an AutocastScope, it keeps the copies of weights.
+class NoAutocast {
+ public:
+  NoAutocast() : guard_(c10::autocast_dispatch_keyset) {}
+
+ private:
+  const c10::impl::ExcludeDispatchKeyGuard guard_;
 };
 
 /// Returns true if autocast is on in this thread, for any kind of device.

@@ -170,8 +170,7 @@ class ConvolutionByRows : public torch::autograd::Function<ConvolutionByRows> {
   static Tensor forward(AutogradContext* context, const Tensor& x,
                         const Tensor& weight, int64_t stride, int64_t padding_y,
                         int64_t padding_x) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     context->save_for_backward({x, weight});
     context->saved_data["window"] =
         std::vector<int64_t>{stride, padding_y, padding_x};
@@ -181,8 +180,7 @@ class ConvolutionByRows : public torch::autograd::Function<ConvolutionByRows> {
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& upstreams) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     const variable_list saved = context->get_saved_variables();
     const Tensor& x = saved[0];
     const Tensor& weight = saved[1];

@@ -61,8 +61,7 @@ class LinearInPanels : public torch::autograd::Function<LinearInPanels> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x,
                         const Tensor& weight, const Tensor& bias) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     context->save_for_backward({x, weight});
     const Tensor wide_x = x.to(torch::kFloat32);
     const Tensor y =
@@ -78,8 +77,7 @@ class LinearInPanels : public torch::autograd::Function<LinearInPanels> {
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& upstreams) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     const variable_list saved = context->get_saved_variables();
     const Tensor upstream = upstreams[0].to(torch::kFloat32);
     const Tensor x = saved[0].to(torch::kFloat32);

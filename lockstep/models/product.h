@@ -1,9 +1,9 @@
 #pragma once
 
-#include <c10/core/DispatchKeySet.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
+
+#include "lockstep/device/autocast.h"
 
 namespace lockstep::models {
 
@@ -33,8 +33,7 @@ torch::Tensor product(const Compute& compute, const Tensors&... operands) {
     return compute(operands...);
   }
   return [&](const auto&... in_float32) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     return compute(in_float32...).to(torch::kBFloat16);
   }(rounded(operands)...);
 }

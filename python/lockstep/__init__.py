@@ -16,6 +16,11 @@ class UnsupportedTorch(ImportError):
     """There is no module for the installed torch."""
 
 
+def _minor(version):
+    """Returns "2.15" for "2.15.0+cpu"."""
+    return ".".join(version.split(".")[:2])
+
+
 def _modules():
     """Returns the versions of torch, as "2.15", and the names of their modules."""
     folder = pathlib.Path(__file__).parent
@@ -27,7 +32,7 @@ def _module():
     """Imports the module for the installed torch."""
     import torch
 
-    version = ".".join(torch.__version__.split(".")[:2])
+    version = _minor(torch.__version__)
     modules = _modules()
     if version not in modules:
         release = torch.__version__.split("+")[0]
@@ -48,7 +53,6 @@ def _create(options, backend_options=None):
         options.group_rank,
         options.group_size,
         options.timeout,
-        "auto",
     )
 
 

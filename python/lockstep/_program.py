@@ -5,13 +5,11 @@ import os
 import pathlib
 import sys
 
+from lockstep import _minor
+
 _CPP = pathlib.Path(__file__).parent / "cpp"
 # The subcommands that work with any torch, or without one.
 _WITHOUT_TORCH = {"run", "simulate", "split", "top", "data", "--version", "-V"}
-
-
-def _minor(version):
-    return ".".join(version.split(".")[:2])
 
 
 def _torch_problem():
@@ -33,7 +31,7 @@ def _torch_problem():
 def main():
     """Runs the program, or prints the folder for CMAKE_PREFIX_PATH."""
     words = sys.argv[1:]
-    if words[:1] not in [[word] for word in _WITHOUT_TORCH]:
+    if not words or words[0] not in _WITHOUT_TORCH:
         problem = _torch_problem()
         if problem:
             print(problem, file=sys.stderr)

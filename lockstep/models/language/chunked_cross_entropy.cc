@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/models/language/cross_entropy_rows.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/models/product.h"
@@ -19,10 +19,7 @@ constexpr int64_t kIgnored = -100;
 
 /// Returns the type in which products are computed.
 at::ScalarType product_type(const torch::Tensor& tensor) {
-  const auto device = tensor.device().type();
-  return at::autocast::is_autocast_enabled(device)
-             ? at::autocast::get_autocast_dtype(device)
-             : tensor.scalar_type();
+  return autocast_type(tensor.device().type()).value_or(tensor.scalar_type());
 }
 
 /// Returns the type for sums and for gradients of sums.
@@ -71,8 +68,7 @@ class ChunkedCrossEntropy
     const at::ScalarType type = product_type(hidden);
     const bool is_rounded = hidden.is_cpu() && has_rounded_products();
     // The casts below are the ones that autocast would make, or product().
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     const auto cast = [&](const torch::Tensor& tensor) {
       const torch::Tensor narrow = tensor.to(type);
       return is_rounded ? narrow.to(torch::kFloat32) : narrow;

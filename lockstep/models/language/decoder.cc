@@ -3,8 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include <ATen/autocast_mode.h>
-
+#include "lockstep/device/autocast.h"
 #include "lockstep/models/parameter_budget.h"
 #include "lockstep/models/product.h"
 
@@ -87,10 +86,10 @@ torch::Tensor Decoder::causal_attention(const torch::Tensor& q, torch::Tensor k,
   const bool is_widened =
       q.is_cpu() && (k.size(2) < kShortContext || has_rounded_products()) &&
       (q.scalar_type() == torch::kBFloat16 || q.scalar_type() == torch::kHalf);
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  std::optional<NoAutocast> no_autocast;
   torch::Tensor wide_q = q;
   if (is_widened) {
-    no_autocast.emplace(c10::autocast_dispatch_keyset);
+    no_autocast.emplace();
     wide_q = q.to(torch::kFloat32);
     k = k.to(torch::kFloat32);
     v = v.to(torch::kFloat32);

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/simd.h"
 #include "lockstep/models/language/kernels.h"
@@ -156,8 +157,7 @@ class LinearGelu : public torch::autograd::Function<LinearGelu> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& input,
                         const Tensor& weight, const Tensor& bias) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     const int64_t width = weight.size(1);
     const Tensor x = input.reshape({-1, weight.size(0)});
     const Tensor slopes = torch::mm(x, weight);
@@ -179,8 +179,7 @@ class LinearGelu : public torch::autograd::Function<LinearGelu> {
 
   static variable_list backward(AutogradContext* context,
                                 const variable_list& upstreams) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
+    const NoAutocast no_autocast;
     const variable_list saved = context->get_saved_variables();
     const Tensor& weight = saved[1];
     const Tensor x = saved[0].reshape({-1, weight.size(0)});

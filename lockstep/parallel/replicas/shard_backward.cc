@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/parallel/module/nested.h"
 
@@ -307,8 +308,7 @@ ShardGradients trial_backward(const c10::IValue& output,
             .reshape(out.sizes()));
   }
   // The backward computes in the types that the forward used.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-      c10::autocast_dispatch_keyset);
+  const NoAutocast no_autocast;
   return shard_backward(roots, gradients, /*keep_graph=*/true, leaves);
 }
 

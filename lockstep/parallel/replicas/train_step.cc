@@ -362,8 +362,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   output = IValue();  // only the graph still holds it
   step.differentiable.pass_on_writes(work.part, chunk, group_.shards());
   // The backward computes in the types that the forward used.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-      c10::autocast_dispatch_keyset);
+  const NoAutocast no_autocast;
   span.emplace("backward", TraceCategory::kCompute, work.shard);
   if (!is_module) {
     enter(StepPhase::kBackward);

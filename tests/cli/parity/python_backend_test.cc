@@ -23,35 +23,32 @@ Variables with_package(Variables more = {}) {
   return more;
 }
 
+/// Compares the calls of some ranks with those of Gloo.
+void compare_with_gloo(int ranks, const Variables& more = {}) {
+  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
+  const Ended ended =
+      run_lockstep({"run", "--nproc-per-node", std::to_string(ranks),
+                    kFolder + "python_backend.py"},
+                   with_package(more));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "calls are those of Gloo")) << ended.out;
+}
+
 class PythonBackend : public testing::TestWithParam<int> {};
 
 TEST_P(PythonBackend, ComputesWhatGlooComputes) {
-  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
-  const Ended ended =
-      run_lockstep({"run", "--nproc-per-node", std::to_string(GetParam()),
-                    kFolder + "python_backend.py"},
-                   with_package());
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.out, "calls are those of Gloo")) << ended.out;
+  compare_with_gloo(GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, PythonBackend, testing::Values(1, 2, 3, 5));
 
 // torch then wraps the backend, and compares the calls of the ranks over Gloo.
 TEST(PythonBackend, WorksInDetailMode) {
-  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
-  const Ended ended = run_lockstep(
-      {"run", "--nproc-per-node", "2", kFolder + "python_backend.py"},
-      with_package({{"TORCH_DISTRIBUTED_DEBUG", "DETAIL"}}));
-  EXPECT_EQ(ended.code, 0) << ended.err;
+  compare_with_gloo(2, {{"TORCH_DISTRIBUTED_DEBUG", "DETAIL"}});
 }
 
 TEST(PythonBackend, EndsWithoutDestroyProcessGroup) {
-  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
-  const Ended ended = run_lockstep(
-      {"run", "--nproc-per-node", "2", kFolder + "python_backend.py"},
-      with_package({{"WITHOUT_DESTROY", "1"}}));
-  EXPECT_EQ(ended.code, 0) << ended.err;
+  compare_with_gloo(2, {{"WITHOUT_DESTROY", "1"}});
 }
 
 class PythonFaults : public testing::TestWithParam<const char*> {
