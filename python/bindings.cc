@@ -5,6 +5,7 @@
 #include <optional>
 #include <pybind11/chrono.h>
 #include <string>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -40,11 +41,11 @@ std::string host_of(c10d::Store& store) {
   return env("MASTER_ADDR").value_or(store::loopback_host());
 }
 
-/// Connects the ranks that meet in `store`, which no other group uses. Called
-/// without the GIL.
+/// Connects the ranks that meet in `store`, which no other group uses. Titles
+/// for a profiler begin with `name`. Called without the GIL.
 c10::intrusive_ptr<c10d::Backend> make_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    std::chrono::milliseconds timeout) {
+    std::chrono::milliseconds timeout, std::string name) {
   std::shared_ptr<Transport> transport;
   if (size == 1) {
     transport = std::make_shared<SingleRank>();
@@ -54,6 +55,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
                                    ProcessGroupOptions().timeout(timeout));
     transport = group.transport;
   }
+  transport->set_name(std::move(name));
   Transport* const plain = transport.get();
   return c10d_backend(
       std::shared_ptr<Transport>(plain, EndWithoutGil{std::move(transport)}));
@@ -66,6 +68,6 @@ PYBIND11_MODULE(LOCKSTEP_MODULE, module) {
   module.doc() = "Lockstep's backend for torch.distributed.";
   module.def("make_backend", &lockstep::make_backend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"),
-             pybind11::arg("timeout"),
+             pybind11::arg("timeout"), pybind11::arg("name") = "lockstep",
              pybind11::call_guard<pybind11::gil_scoped_release>());
 }

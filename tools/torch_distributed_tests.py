@@ -72,7 +72,12 @@ def main():
     if options.over == "lockstep":
         import lockstep
 
-        Backend.register_backend("gloo", lockstep._create, extended_api=True,
+        def create(rank, backend_options):
+            return lockstep._module().make_backend(
+                rank.store, rank.group_rank, rank.group_size, rank.timeout, name="gloo"
+            )
+
+        Backend.register_backend("gloo", create, extended_api=True,
                                  devices=["cpu", "cuda"])
     loader = unittest.TestLoader()
     if options.k:

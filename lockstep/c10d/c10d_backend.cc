@@ -371,9 +371,8 @@ class C10dBackend : public c10d::Backend {
       return transport_->begin(std::move(call), timeout);
     }
     // c10d expects wait() to throw the error of a synchronous call.
-    auto work =
-        c10::make_intrusive<QueuedWork>(getRank(), call.type, call.outputs,
-                                        nullptr, transport_->sequence_number());
+    auto work = c10::make_intrusive<QueuedWork>(
+        getRank(), call.type, call.outputs, "", transport_->sequence_number());
     work->run([&] { transport_->run(call, timeout); });
     return work;
   }

@@ -274,11 +274,17 @@ TEST_P(C10d, AProfilerSeesTheOperations) {
         world.broadcast(tensor, 0);
         world.all_gather(tensor);
         world.barrier();
+        const int other = 1 - world.rank();
+        at::Tensor received = torch::zeros({3});
+        const Work sent = world.isend(tensor, other);
+        world.recv(received, other);
+        sent.wait();
       },
       options_of(GetParam()));
   at::removeCallback(handle);
-  for (const char* name : {"all_reduce", "broadcast", "all_gather"}) {
-    EXPECT_EQ(seen.count(GetParam() + ":" + name) >= 2, true) << name;
+  for (const char* name :
+       {"all_reduce", "broadcast", "all_gather", "send", "recv"}) {
+    EXPECT_GE(seen.count(GetParam() + ":" + name), 2) << name;
   }
 }
 

@@ -126,10 +126,10 @@ DeviceTransport::DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend,
                                  std::string name, c10::DeviceType device_type,
                                  Timeout timeout)
     : Transport(
+          std::move(name),
           CallFactory(backend->getRank(), backend->getSize(), device_type),
           timeout),
       backend_(std::move(backend)),
-      name_(std::move(name)),
       device_type_(device_type) {}
 
 DeviceTransport::~DeviceTransport() {
@@ -151,7 +151,7 @@ Transport::WorkPtr DeviceTransport::checked(c10d::OpType type,
   } catch (const c10::Error& error) {
     throw_backend_error(
         error, fmt::format("{} over {} failed on rank {} of {}",
-                           c10d::opTypeToString(type), name_, rank(), size()));
+                           c10d::opTypeToString(type), name(), rank(), size()));
   }
 }
 
@@ -209,7 +209,7 @@ void DeviceTransport::abort(const std::string& /*reason*/) noexcept {
   try {
     backend_->abort();
   } catch (const std::exception& error) {
-    log_warning("comm", fmt::format("{} can't be aborted: {}", name_,
+    log_warning("comm", fmt::format("{} can't be aborted: {}", name(),
                                     first_line(text_of(error))));
   }
 }

@@ -31,7 +31,6 @@ class DeviceTransport : public Transport {
 
   const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
-  std::string name() const override { return name_; }
   bool sums_along_tree() const override { return false; }
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
@@ -54,7 +53,6 @@ class DeviceTransport : public Transport {
                   const Begin& begin);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::string name_;
   const c10::DeviceType device_type_;
   std::atomic<int> device_index_ = -1;  // of this rank's tensors
   std::atomic<bool> is_aborted_ = false;

@@ -96,8 +96,8 @@ shm::Call call_of(shm::Operation operation, const at::Tensor& tensor, int root,
   return call;
 }
 
-/// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
-std::string title_of(const std::string& backend, c10d::OpType type) {
+/// Returns the name that c10d's functions in Python have for a call.
+const char* function_name(c10d::OpType type) {
   using enum c10d::OpType;
   static const std::map<c10d::OpType, const char*> titles{
       {BROADCAST, "broadcast"},
@@ -115,10 +115,12 @@ std::string title_of(const std::string& backend, c10d::OpType type) {
       {ALLTOALL, "all_to_all"},
       {ALLTOALL_BASE, "all_to_all"},
       {BARRIER, "barrier"},
-      {COALESCED, "coalesced"}};
+      {COALESCED, "coalesced"},
+      {SEND, "send"},
+      {RECV, "recv"},
+      {RECVANYSOURCE, "recvAnySource"}};
   const auto title = titles.find(type);
-  return fmt::format("{}:{}", backend,
-                     title == titles.end() ? "collective" : title->second);
+  return title == titles.end() ? "collective" : title->second;
 }
 
 /// Returns equal parts of `bytes`, one for each rank.
@@ -350,7 +352,7 @@ at::Tensor message_with(const std::string& text) {
 HostTransport::HostTransport(std::unique_ptr<HostBackend> backend, int rank,
                              int size, c10::DeviceType device_type,
                              Timeout timeout)
-    : Transport(CallFactory(rank, size, device_type), timeout),
+    : Transport(backend->name(), CallFactory(rank, size, device_type), timeout),
       device_type_(device_type),
       backend_(std::move(backend)) {
   queue_.on_failure([this](const std::string& reason) { abort(reason); });
@@ -374,19 +376,17 @@ c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
                                                      bool is_async,
                                                      Timeout timeout) {
   if (device_type_ != torch::kCPU) finish_tensors(call);
-  std::string title;
-  // An event costs more than a small all-reduce, so it is only made while a
-  // profiler is running.
-  if (at::hasCallbacks()) {
-    title = title_of(name(), call.type);
-  }
   auto work = c10::make_intrusive<QueuedWork>(
-      rank(), call.type, std::move(call.outputs),
-      title.empty() ? nullptr : title.c_str(), number);
+      rank(), call.type, std::move(call.outputs), title_of(call.type), number);
   return queue_.submit(
       std::move(work),
       [this, call = std::move(call), timeout] { perform(call, timeout); },
       is_async, timeout);
+}
+
+std::string HostTransport::title_of(c10d::OpType type) const {
+  if (!at::hasCallbacks()) return "";
+  return fmt::format("{}:{}", name(), function_name(type));
 }
 
 uint64_t HostTransport::take_number() {
@@ -416,7 +416,8 @@ Transport::WorkPtr HostTransport::recv(const at::Tensor& tensor, int from,
 Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
   auto work = c10::make_intrusive<MessageWork>(
-      rank(), c10d::OpType::RECVANYSOURCE, tensor);
+      rank(), c10d::OpType::RECVANYSOURCE, tensor,
+      title_of(c10d::OpType::RECVANYSOURCE));
   backend_->messages().receive_any(tag, work->bytes(), timeout(),
                                    done_of(work));
   return work;
@@ -425,16 +426,16 @@ Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
 HostTransport::MessagePtr HostTransport::send_message(const at::Tensor& tensor,
                                                       int to, int tag,
                                                       Timeout timeout) {
-  auto work =
-      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::SEND, tensor);
+  auto work = c10::make_intrusive<MessageWork>(
+      rank(), c10d::OpType::SEND, tensor, title_of(c10d::OpType::SEND));
   backend_->messages().send(to, tag, work->bytes(), timeout, done_of(work));
   return work;
 }
 
 HostTransport::MessagePtr HostTransport::receive_message(
     const at::Tensor& tensor, int from, int tag, Timeout timeout) {
-  auto work =
-      c10::make_intrusive<MessageWork>(rank(), c10d::OpType::RECV, tensor);
+  auto work = c10::make_intrusive<MessageWork>(
+      rank(), c10d::OpType::RECV, tensor, title_of(c10d::OpType::RECV));
   backend_->messages().receive(from, tag, work->bytes(), timeout,
                                done_of(work));
   return work;

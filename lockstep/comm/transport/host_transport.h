@@ -30,7 +30,6 @@ class HostTransport : public Transport {
   HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
                 c10::DeviceType device_type, Timeout timeout);
 
-  std::string name() const override { return backend_->name(); }
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
   uint64_t sequence_number() const override { return sequence_number_; }
@@ -53,6 +52,10 @@ class HostTransport : public Transport {
   using MessagePtr = c10::intrusive_ptr<MessageWork>;
 
   uint64_t take_number();
+  /// Returns a title in the style of ProcessGroupGloo, "tcp:all_reduce", while
+  /// a profiler is running. It is empty otherwise, because an event costs more
+  /// than a small all-reduce.
+  std::string title_of(c10d::OpType type) const;
   c10::intrusive_ptr<QueuedWork> submit(uint64_t number, CollectiveCall call,
                                         bool is_async, Timeout timeout);
 

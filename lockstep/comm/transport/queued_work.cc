@@ -15,17 +15,18 @@ namespace lockstep {
 namespace {
 
 std::optional<std::vector<at::Tensor>> shown_to_profiler(
-    const char* title, const std::vector<at::Tensor>& tensors) {
-  if (title == nullptr) return std::nullopt;
+    const std::string& title, const std::vector<at::Tensor>& tensors) {
+  if (title.empty()) return std::nullopt;
   return tensors;
 }
 
 }  // namespace
 
 QueuedWork::QueuedWork(int rank, c10d::OpType type,
-                       std::vector<at::Tensor> outputs, const char* title,
-                       uint64_t sequence_number)
-    : Work(rank, type, title, shown_to_profiler(title, outputs)),
+                       std::vector<at::Tensor> outputs,
+                       const std::string& title, uint64_t sequence_number)
+    : Work(rank, type, title.empty() ? nullptr : title.c_str(),
+           shown_to_profiler(title, outputs)),
       outputs_(std::move(outputs)),
       sequence_number_(sequence_number) {}
 

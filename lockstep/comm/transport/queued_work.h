@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -17,9 +18,9 @@ namespace lockstep {
 /// An operation run by a WorkQueue. The value of its future is `outputs`.
 class QueuedWork : public c10d::Work {
  public:
-  /// `title` is shown by a profiler ("shm:reduce").
+  /// A profiler shows `title` ("shm:reduce"), unless it is empty.
   QueuedWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
-             const char* title = nullptr, uint64_t sequence_number = 0);
+             const std::string& title = "", uint64_t sequence_number = 0);
 
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -57,8 +58,9 @@ class QueuedWork : public c10d::Work {
 /// has gaps in memory, the received data is copied into it at the end.
 class MessageWork : public QueuedWork {
  public:
-  MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor)
-      : QueuedWork(rank, type, {tensor}), dense_(tensor) {}
+  MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor,
+              const std::string& title)
+      : QueuedWork(rank, type, {tensor}, title), dense_(tensor) {}
 
   /// The bytes that are sent, or the memory that receives.
   std::span<std::byte> bytes() const { return dense_.bytes(); }

@@ -10,9 +10,8 @@ namespace lockstep {
 /// its outputs, in the caller's thread. Tensors may be on any device.
 class SingleRank : public Transport {
  public:
-  SingleRank() : Transport(CallFactory(0, 1, std::nullopt), {}) {}
+  SingleRank() : Transport("none", CallFactory(0, 1, std::nullopt), {}) {}
 
-  std::string name() const override { return "none"; }
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
   size_t small_message_bytes() const override { return 0; }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/types.h>
@@ -30,14 +31,19 @@ class Transport {
   using Timeout = std::chrono::milliseconds;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  /// `timeout` applies to each call that has no other.
-  Transport(const CallFactory& calls, Timeout timeout)
-      : calls_(calls), timeout_(timeout) {}
+  /// `name` is that of the backend, and `timeout` applies to each call that has
+  /// no other.
+  Transport(std::string name, const CallFactory& calls, Timeout timeout)
+      : name_(std::move(name)), calls_(calls), timeout_(timeout) {}
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  virtual std::string name() const = 0;  ///< name of the backend: "shm"
+  /// Returns the name of the backend, with which titles for a profiler begin:
+  /// "shm" in "shm:all_reduce".
+  const std::string& name() const { return name_; }
+  /// Must be called before the first call of the transport.
+  void set_name(std::string name) { name_ = std::move(name); }
   /// Checks the arguments of calls and makes them.
   const CallFactory& calls() const { return calls_; }
   int rank() const { return calls_.rank(); }
@@ -89,6 +95,7 @@ class Transport {
   virtual void abort(const std::string& reason) noexcept = 0;
 
  private:
+  std::string name_;
   CallFactory calls_;
   std::atomic<Timeout> timeout_;
 };

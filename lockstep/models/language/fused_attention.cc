@@ -358,7 +358,9 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     const int64_t heads = context->saved_data["heads"].toInt();
     if (torch::GradMode::is_enabled()) {
       const Tensor gradient = plain_gradient(qkv, bias, heads, upstreams[0]);
-      return {gradient.to(qkv.scalar_type()), gradient.sum({0, 1}), {}};
+      return {gradient.to(qkv.scalar_type()),
+              gradient.sum(torch::IntArrayRef{0, 1}),
+              {}};
     }
     const Tensor upstream = upstreams[0].to(qkv.scalar_type()).contiguous();
     const int64_t batch = qkv.size(0);
