@@ -372,7 +372,7 @@ class C10dBackend : public c10d::Backend {
     }
     // c10d expects wait() to throw the error of a synchronous call.
     auto work = c10::make_intrusive<QueuedWork>(
-        getRank(), call.type, call.outputs, "", transport_->sequence_number());
+        getRank(), call.type, call.outputs, transport_->sequence_number());
     work->run([&] { transport_->run(call, timeout); });
     return work;
   }

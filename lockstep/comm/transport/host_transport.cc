@@ -318,25 +318,45 @@ struct BarrierTags {
   int answer;
 };
 
+template <class Act>
+void for_each_input(const CollectiveCall& call, const Act& act) {
+  const auto visit_inputs = [&](const auto& typed) {
+    if constexpr (requires { typed.tensor; }) act(typed.tensor);
+    if constexpr (requires { typed.input; }) act(typed.input);
+    if constexpr (requires { typed.tensors; }) {
+      std::ranges::for_each(typed.tensors, act);
+    }
+    if constexpr (requires { typed.inputs; }) {
+      std::ranges::for_each(typed.inputs, act);
+    }
+  };
+  for (const Collective& collective : call.collectives) {
+    std::visit(visit_inputs, collective);
+  }
+}
+
+Tensors inputs_of(const CollectiveCall& call) {
+  Tensors inputs;
+  for_each_input(call,
+                 [&](const at::Tensor& tensor) { inputs.push_back(tensor); });
+  return inputs;
+}
+
 /// Waits until this thread's streams have computed the tensors of `call`. The
 /// thread that performs the call has other streams.
 void finish_tensors(const CollectiveCall& call) {
-  const auto finish_one = [](const at::Tensor& tensor) {
+  const auto finish = [](const at::Tensor& tensor) {
     if (tensor.defined()) wait_for_stream_of(tensor);
   };
-  const auto finish_list = [&](const Tensors& tensors) {
-    for (const auto& tensor : tensors) finish_one(tensor);
-  };
-  const auto finish_all = [&](const auto& typed) {
-    if constexpr (requires { typed.tensor; }) finish_one(typed.tensor);
-    if constexpr (requires { typed.input; }) finish_one(typed.input);
-    if constexpr (requires { typed.output; }) finish_one(typed.output);
-    if constexpr (requires { typed.tensors; }) finish_list(typed.tensors);
-    if constexpr (requires { typed.inputs; }) finish_list(typed.inputs);
-    if constexpr (requires { typed.outputs; }) finish_list(typed.outputs);
+  for_each_input(call, finish);
+  const auto finish_outputs = [&](const auto& typed) {
+    if constexpr (requires { typed.output; }) finish(typed.output);
+    if constexpr (requires { typed.outputs; }) {
+      std::ranges::for_each(typed.outputs, finish);
+    }
   };
   for (const Collective& collective : call.collectives) {
-    std::visit(finish_all, collective);
+    std::visit(finish_outputs, collective);
   }
 }
 
@@ -376,8 +396,12 @@ c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
                                                      bool is_async,
                                                      Timeout timeout) {
   if (device_type_ != torch::kCPU) finish_tensors(call);
+  ProfilerEvent event;
+  if (at::hasCallbacks()) {
+    event = {.title = title_of(call.type), .inputs = inputs_of(call)};
+  }
   auto work = c10::make_intrusive<QueuedWork>(
-      rank(), call.type, std::move(call.outputs), title_of(call.type), number);
+      rank(), call.type, std::move(call.outputs), number, event);
   return queue_.submit(
       std::move(work),
       [this, call = std::move(call), timeout] { perform(call, timeout); },
@@ -385,8 +409,16 @@ c10::intrusive_ptr<QueuedWork> HostTransport::submit(uint64_t number,
 }
 
 std::string HostTransport::title_of(c10d::OpType type) const {
-  if (!at::hasCallbacks()) return "";
   return fmt::format("{}:{}", name(), function_name(type));
+}
+
+HostTransport::MessagePtr HostTransport::new_message(
+    c10d::OpType type, const at::Tensor& tensor) const {
+  ProfilerEvent event;
+  if (at::hasCallbacks()) {
+    event = {.title = title_of(type), .inputs = {tensor}};
+  }
+  return c10::make_intrusive<MessageWork>(rank(), type, tensor, event);
 }
 
 uint64_t HostTransport::take_number() {
@@ -415,9 +447,7 @@ Transport::WorkPtr HostTransport::recv(const at::Tensor& tensor, int from,
 
 Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
-  auto work = c10::make_intrusive<MessageWork>(
-      rank(), c10d::OpType::RECVANYSOURCE, tensor,
-      title_of(c10d::OpType::RECVANYSOURCE));
+  auto work = new_message(c10d::OpType::RECVANYSOURCE, tensor);
   backend_->messages().receive_any(tag, work->bytes(), timeout(),
                                    done_of(work));
   return work;
@@ -426,16 +456,14 @@ Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
 HostTransport::MessagePtr HostTransport::send_message(const at::Tensor& tensor,
                                                       int to, int tag,
                                                       Timeout timeout) {
-  auto work = c10::make_intrusive<MessageWork>(
-      rank(), c10d::OpType::SEND, tensor, title_of(c10d::OpType::SEND));
+  auto work = new_message(c10d::OpType::SEND, tensor);
   backend_->messages().send(to, tag, work->bytes(), timeout, done_of(work));
   return work;
 }
 
 HostTransport::MessagePtr HostTransport::receive_message(
     const at::Tensor& tensor, int from, int tag, Timeout timeout) {
-  auto work = c10::make_intrusive<MessageWork>(
-      rank(), c10d::OpType::RECV, tensor, title_of(c10d::OpType::RECV));
+  auto work = new_message(c10d::OpType::RECV, tensor);
   backend_->messages().receive(from, tag, work->bytes(), timeout,
                                done_of(work));
   return work;

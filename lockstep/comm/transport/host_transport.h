@@ -52,12 +52,13 @@ class HostTransport : public Transport {
   using MessagePtr = c10::intrusive_ptr<MessageWork>;
 
   uint64_t take_number();
-  /// Returns a title in the style of ProcessGroupGloo, "tcp:all_reduce", while
-  /// a profiler is running. It is empty otherwise, because an event costs more
-  /// than a small all-reduce.
+  /// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
   std::string title_of(c10d::OpType type) const;
+  // These two make an event only while a profiler is running, because an event
+  // costs more than a small all-reduce.
   c10::intrusive_ptr<QueuedWork> submit(uint64_t number, CollectiveCall call,
                                         bool is_async, Timeout timeout);
+  MessagePtr new_message(c10d::OpType type, const at::Tensor& tensor) const;
 
   void perform(const CollectiveCall& call, Timeout timeout);
 

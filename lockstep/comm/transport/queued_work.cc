@@ -1,6 +1,5 @@
 #include "lockstep/comm/transport/queued_work.h"
 
-#include <optional>
 #include <utility>
 
 #include <ATen/core/ivalue.h>
@@ -14,19 +13,17 @@
 namespace lockstep {
 namespace {
 
-std::optional<std::vector<at::Tensor>> shown_to_profiler(
-    const std::string& title, const std::vector<at::Tensor>& tensors) {
-  if (title.empty()) return std::nullopt;
-  return tensors;
+/// Returns the title as c10d expects it: null if there is none.
+const char* title_of(const ProfilerEvent& event) {
+  return event.title.empty() ? nullptr : event.title.c_str();
 }
 
 }  // namespace
 
 QueuedWork::QueuedWork(int rank, c10d::OpType type,
                        std::vector<at::Tensor> outputs,
-                       const std::string& title, uint64_t sequence_number)
-    : Work(rank, type, title.empty() ? nullptr : title.c_str(),
-           shown_to_profiler(title, outputs)),
+                       uint64_t sequence_number, const ProfilerEvent& event)
+    : Work(rank, type, title_of(event), event.inputs),
       outputs_(std::move(outputs)),
       sequence_number_(sequence_number) {}
 

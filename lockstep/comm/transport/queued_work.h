@@ -15,12 +15,17 @@
 
 namespace lockstep {
 
+/// What a profiler shows of an operation. Without a title, it shows nothing.
+struct ProfilerEvent {
+  std::string title;  ///< "shm:reduce"
+  std::vector<at::Tensor> inputs;
+};
+
 /// An operation run by a WorkQueue. The value of its future is `outputs`.
 class QueuedWork : public c10d::Work {
  public:
-  /// A profiler shows `title` ("shm:reduce"), unless it is empty.
   QueuedWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
-             const std::string& title = "", uint64_t sequence_number = 0);
+             uint64_t sequence_number = 0, const ProfilerEvent& event = {});
 
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -59,8 +64,8 @@ class QueuedWork : public c10d::Work {
 class MessageWork : public QueuedWork {
  public:
   MessageWork(int rank, c10d::OpType type, const at::Tensor& tensor,
-              const std::string& title)
-      : QueuedWork(rank, type, {tensor}, title), dense_(tensor) {}
+              const ProfilerEvent& event)
+      : QueuedWork(rank, type, {tensor}, 0, event), dense_(tensor) {}
 
   /// The bytes that are sent, or the memory that receives.
   std::span<std::byte> bytes() const { return dense_.bytes(); }

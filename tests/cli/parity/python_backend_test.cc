@@ -2,6 +2,7 @@
 // oracle. The package is that of the build folder.
 #include <map>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,6 +51,35 @@ TEST(PythonBackend, WorksInDetailMode) {
 TEST(PythonBackend, EndsWithoutDestroyProcessGroup) {
   compare_with_gloo(2, {{"WITHOUT_DESTROY", "1"}});
 }
+
+/// Programs as users of PyTorch write them, which one start of Python runs.
+class PythonPrograms : public testing::TestWithParam<std::vector<std::string>> {
+};
+
+TEST_P(PythonPrograms, ComputeWhatTheyComputeOverGloo) {
+  for (const char* package : {"torch", "accelerate", "lightning"}) {
+    if (!python_has(package)) GTEST_SKIP() << "no " << package << " in Python";
+  }
+  std::vector<std::string> command{"run", "--nproc-per-node", "2",
+                                   kFolder + "python_programs.py"};
+  command.insert(command.end(), GetParam().begin(), GetParam().end());
+  const Ended ended = run_lockstep(command, with_package());
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "compute what they compute over Gloo"))
+      << ended.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, PythonPrograms,
+    testing::Values(std::vector<std::string>{"fsdp2", "zero_redundancy",
+                                             "distributed_checkpoint",
+                                             "compiled"},
+                    std::vector<std::string>{
+                        "forked_workers", "sparse_gradients", "many_groups",
+                        "two_plugins", "buckets_in_shared_memory"},
+                    std::vector<std::string>{"accelerate", "trainer"},
+                    std::vector<std::string>{"lightning"}),
+    [](const auto& instance) { return instance.param.front(); });
 
 class PythonFaults : public testing::TestWithParam<const char*> {
  protected:
