@@ -85,9 +85,11 @@ std::optional<std::vector<int>> cores_of_job() {
     }
     cores.push_back(*core);
   }
-  std::sort(cores.begin(), cores.end());
+  // The order is that of the workers' slices.
+  std::vector<int> sorted = cores;
+  std::sort(sorted.begin(), sorted.end());
   const bool is_job =
-      std::includes(cores.begin(), cores.end(), starting_mask().begin(),
+      std::includes(sorted.begin(), sorted.end(), starting_mask().begin(),
                     starting_mask().end());
   return is_job ? std::optional(cores) : std::nullopt;
 }

@@ -9,7 +9,8 @@ namespace lockstep {
 /// Returns the cores that this process may use, in order: its affinity mask at
 /// the start, cut to the number of whole cores that the CPU quota of its cgroup
 /// allows. In a worker that `lockstep run` pinned to some of its cores, these
-/// are the agent's cores; the worker's device is a slice of them.
+/// are the agent's cores, in the order of the workers, and the worker's device
+/// is a slice of them.
 const std::vector<int>& allowed_cores();
 /// Variable in which the agent passes its cores to its workers: "0,1,2".
 inline constexpr const char* kCoresVariable = "LOCKSTEP_CORES";

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/comm/environment.h"
 #include "lockstep/train/best_evaluation.h"
 
 namespace lockstep::train {
@@ -203,7 +204,18 @@ void check_single(const TrainOptions& options) {
          join_names(options.devices()));
 }
 
+// Returns true if the launcher shows each rank only its own GPU, which is the
+// first one for every rank, as `lockstep run --virtual-local-rank` does.
+bool sees_only_own_device(const TrainOptions& options) {
+  if (options.devices().size() != 1 || options.devices()[0].is_cpu()) {
+    return false;
+  }
+  const Environment environment = read_environment();
+  return environment.local_world_size > 1 && environment.local_rank == 0;
+}
+
 Device device_of_rank(const TrainOptions& options, const ProcessGroup& world) {
+  if (sees_only_own_device(options)) return options.devices()[0];
   const auto local_rank = static_cast<size_t>(world.local_rank());
   if (local_rank < options.devices().size())
     return options.devices()[local_rank];

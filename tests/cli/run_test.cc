@@ -1,5 +1,6 @@
 // `lockstep run` with workers that do as they are told.
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <string>
 #include <vector>
@@ -7,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/process.h"
+#include "lockstep/base/stopwatch.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
@@ -46,6 +49,106 @@ TEST(Run, TakesTorchrunsTemplateForLabels) {
   EXPECT_EQ(ended.out, "r-1-1: a\n") << ended.err;
 }
 
+TEST(Run, LabelsTheLinesOfOneWorkerByATemplate) {
+  EXPECT_EQ(
+      run_sh({"--log-line-prefix-template", "${rank}/$hostname: "}, "echo a")
+          .out,
+      "0/" + host_name() + ": a\n");
+  EXPECT_EQ(run_sh({"--log-line-prefix-template", "x", "--label-lines", "off"},
+                   "echo a")
+                .out,
+            "a\n");
+}
+
+TEST(Run, CopiesTheLinesThatContainAFilter) {
+  const TemporaryFolder folder;
+  const Words options{"--nproc-per-node",
+                      "2",
+                      "--log-dir",
+                      folder.path("logs"),
+                      "--duplicate_stdout_filters",
+                      "apple,a,,b",
+                      "--local-ranks-filter",
+                      "1"};
+  const auto ended = run_sh(options, "echo apple; echo pear; echo a,b");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "[rank 1] apple\n[rank 1] pear\n[rank 1] a,b\n");
+  const auto logs = only_entry(folder.path("logs")) / "attempt_0";
+  EXPECT_EQ(content_of(logs / "filtered_stdout.log"),
+            "[rank 1] apple\n[rank 1] a,b\n");
+  EXPECT_FALSE(std::filesystem::exists(logs / "filtered_stderr.log"));
+  EXPECT_EQ(content_of(logs / "0/stdout.log"), "apple\npear\na,b\n");
+}
+
+TEST(Run, ShowsEachWorkerOnlyItsGpu) {
+  const std::string script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
+  const Words options{"--nproc-per-node", "2", "--label-lines", "off",
+                      "--virtual-local-rank"};
+  auto lines =
+      lines_of(run_sh(options, script, {{"CUDA_VISIBLE_DEVICES", "5,7"}}).out);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (Words{"0 0 5", "1 0 7"}));
+  const auto refused = run_sh(options, script, {{"CUDA_VISIBLE_DEVICES", "5"}});
+  EXPECT_EQ(refused.code, 2);
+  expect_problem(refused.err, ErrorCode::kNoSuchDevice,
+                 {"local rank 1", "CUDA_VISIBLE_DEVICES", "'5'"});
+}
+
+TEST(Run, HasTorchrunsGracePeriod) {
+  for (const char* name :
+       {"PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}) {
+    // The child ignores SIGTERM, and so does its sleep.
+    Program program(
+        sh_job({}, "trap '' TERM; echo ready; while :; do sleep 1; done"),
+        {{name, "0.2"}});
+    ASSERT_TRUE(program.wait_for_ready(1)) << program.err();
+    const Stopwatch watch;
+    program.send(SIGTERM);
+    EXPECT_EQ(program.wait(), 128 + SIGTERM) << program.err();
+    EXPECT_LT(watch.seconds(), 20);  // the grace period is 30 s without it
+    const auto refused = run_sh({}, "true", {{name, "soon"}});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_PRED2(contains, refused.err, name);
+  }
+}
+
+TEST(Run, BindsWorkersToNumaNodes) {
+  const auto& cores = allowed_cores();
+  if (cores.size() < 2) GTEST_SKIP() << "needs 2 cores";
+  const std::string script = "grep Cpus_allowed_list /proc/self/status";
+  // The nodes of this host are not known here, but a single worker is bound to
+  // a node with allowed cores, and two exclusive ones never share a core.
+  for (const char* mode : {"node", "socket", "exclusive", "core-complex"}) {
+    EXPECT_EQ(run_sh({"--numa-binding", mode}, script).code, 0) << mode;
+  }
+  const auto lines =
+      lines_of(run_sh({"--numa-binding", "exclusive", "--nproc-per-node", "2",
+                       "--label-lines", "off"},
+                      script)
+                   .out);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0], lines[1]);
+}
+
+TEST(Run, BindsWorkersToTheNodesOfTheirGpus) {
+  const auto refused =
+      run_sh({"--numa-binding", "node"}, "true",
+             {{"LD_LIBRARY_PATH", LOCKSTEP_BINARY_DIR "/tests/fake_driver"}});
+  EXPECT_EQ(refused.code, 1);
+  expect_problem(refused.err, ErrorCode::kNoSuchDevice,
+                 {"pci/devices/fffa:ff:10.0/numa_node"});
+}
+
+TEST(Run, RunsAPythonScriptOfAnyName) {
+  const TemporaryFolder folder;
+  const auto script = folder.path("train");
+  write_text(script, "print(__name__)\n");
+  const Ended ended =
+      run_lockstep({"run", "--run-path", "--no-python", "--start-method",
+                    "fork", "--event-log-handler", "null", script});
+  EXPECT_EQ(ended.out, "__main__\n") << ended.err;
+}
+
 TEST(Run, LeavesTheProgramsArgumentsAlone) {
   const Ended ended =
       run_lockstep({"run", "printf", "%s|", "--a_b", "--nproc-per-node",
@@ -82,6 +185,19 @@ TEST(Run, ExplainsBadUsage) {
                "join_timeout");
   EXPECT_PRED2(contains, error({"run", "-m", "--no-python", "true"}),
                "can't be used together");
+  for (const char* when : {"on", "off"}) {
+    EXPECT_PRED2(
+        contains,
+        error({"run", "--numa-binding", "node", "--pin-cores", when, "true"}),
+        "can't be used together");
+  }
+  EXPECT_PRED2(contains, error({"run", "--logs-specs", "mine", "true"}),
+               "--log-dir");
+  EXPECT_PRED2(contains, error({"run", "--event-log-handler=console", "true"}),
+               "error.json");
+  EXPECT_PRED2(contains,
+               error({"run", "--signals-to-handle", "SIGTREM", "true"}),
+               "'SIGTERM'");
 }
 
 TEST(Run, KnowsHowWorkersEndWhereItsParentIgnoresThat) {

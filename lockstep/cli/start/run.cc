@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
@@ -17,6 +19,8 @@
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/launch/options/gpus.h"
+#include "lockstep/launch/options/numa_binding.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
@@ -38,10 +42,17 @@ struct RunFlags {
   std::string tee = "0";
   std::string shown_ranks;
   std::string label_lines = "auto";
+  std::string stdout_filters;
+  std::string stderr_filters;
   std::string omp_threads = "auto";
   std::string pin_cores = "auto";
+  std::string numa_binding;
   bool is_module = false;
   bool is_executable = false;
+  bool is_script = false;
+  std::string start_method = "spawn";
+  std::string event_log_handler = "null";
+  std::string logs_specs;
   launch::RunOptions options;
 };
 
@@ -134,16 +145,99 @@ void apply_logs(const RunFlags& flags, launch::RunOptions& options) {
   options.redirects =
       launch::parse_streams("--redirects", flags.redirects, options.workers);
   options.tee = launch::parse_streams("--tee", flags.tee, options.workers);
-  if (!options.log_dir.empty() && options.redirects.is_none() &&
-      options.tee.is_none()) {
+  options.stdout_filters =
+      launch::parse_filters("--duplicate-stdout-filters", flags.stdout_filters);
+  options.stderr_filters =
+      launch::parse_filters("--duplicate-stderr-filters", flags.stderr_filters);
+  const bool wants_logs = !options.log_dir.empty() ||
+                          !options.stdout_filters.empty() ||
+                          !options.stderr_filters.empty();
+  if (wants_logs && options.redirects.is_none() && options.tee.is_none()) {
     options.tee.of_all = launch::Streams::kBoth;
   }
   options.shown_ranks = launch::parse_ranks("--local-ranks-filter",
                                             flags.shown_ranks, options.workers);
+  if (options.label_template.empty()) {
+    options.label_template =
+        env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  }
   options.label_lines = flags.label_lines == "on" ? launch::LabelLines::kOn
                         : flags.label_lines == "off"
                             ? launch::LabelLines::kOff
                             : launch::LabelLines::kAuto;
+}
+
+// Returns the grace period of torchrun's variables, if one is set.
+std::optional<double> grace_of_environment() {
+  for (const char* name :
+       {"PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}) {
+    const auto text = env(name);
+    if (!text) continue;
+    const auto value = parse_number<double>(*text);
+    if (value && *value >= 0 && std::isfinite(*value)) return value;
+    throw BadUsage(fmt::format(
+        "[usage] {}: expected a number of at least 0, got '{}'; unset it, or "
+        "set it to seconds",
+        name, *text));
+  }
+  return std::nullopt;
+}
+
+launch::NumaBinding to_numa_binding(const std::string& name) {
+  if (name == "socket") return launch::NumaBinding::kSocket;
+  if (name == "exclusive") return launch::NumaBinding::kExclusive;
+  if (name == "core-complex") return launch::NumaBinding::kCoreComplex;
+  return launch::NumaBinding::kNode;
+}
+
+void apply_gpus(const RunFlags& flags, launch::RunOptions& options) {
+  if (options.has_virtual_local_rank) {
+    // Fails here, before a worker starts, if there are too few GPUs.
+    launch::variables_of_own_gpu(options.workers - 1);
+  }
+  if (flags.numa_binding.empty()) return;
+  if (flags.pin_cores != "auto") {
+    throw BadUsage(fmt::format(
+        "[usage] --numa-binding {} and --pin-cores {} can't be used together, "
+        "because both choose the workers' cores; leave out one of them",
+        flags.numa_binding, flags.pin_cores));
+  }
+  const auto gpus = launch::gpu_pci_addresses();
+  options.is_bound_to_gpus = !gpus.empty();
+  options.bound_cores =
+      launch::bind_to_numa(to_numa_binding(flags.numa_binding), options.workers,
+                           gpus, allowed_cores());
+}
+
+// Refuses the options of torchrun that name Python code.
+void refuse_python_plugins(const RunFlags& flags) {
+  if (flags.event_log_handler != "null") {
+    throw BadUsage(fmt::format(
+        "[usage] --event-log-handler names a handler of Python's logging, and "
+        "this launcher has no Python; expected null, got '{}'; leave it out: "
+        "failures are reported on stderr and in error.json",
+        flags.event_log_handler));
+  }
+  if (!flags.logs_specs.empty()) {
+    throw BadUsage(fmt::format(
+        "[usage] --logs-specs names a Python class, and this launcher has no "
+        "Python; expected no such option, got '{}'; use --log-dir, "
+        "--redirects and --tee",
+        flags.logs_specs));
+  }
+}
+
+launch::ProgramKind to_kind(const RunFlags& flags) {
+  // As in torchrun, --run-path takes precedence.
+  if (flags.is_script) return launch::ProgramKind::kPythonScript;
+  if (flags.is_module && flags.is_executable) {
+    throw BadUsage(
+        "[usage] --module and --no-python can't be used together; leave out "
+        "one of them");
+  }
+  if (flags.is_module) return launch::ProgramKind::kPythonModule;
+  if (flags.is_executable) return launch::ProgramKind::kExecutable;
+  return launch::ProgramKind::kByName;
 }
 
 launch::RunOptions to_options(const RunFlags& flags) {
@@ -151,7 +245,10 @@ launch::RunOptions to_options(const RunFlags& flags) {
   options.workers = launch::parse_nproc(flags.nproc_per_node);
   apply_rendezvous(flags, options);
   apply_logs(flags, options);
-  if (flags.grace_seconds >= 0) options.grace_s = flags.grace_seconds;
+  options.grace_s = flags.grace_seconds >= 0
+                        ? std::optional(flags.grace_seconds)
+                        : grace_of_environment();
+  apply_gpus(flags, options);
   options.signals = launch::parse_signals(flags.signals);
   if (flags.omp_threads != "auto") {
     options.omp_threads = std::stoi(flags.omp_threads);
@@ -171,15 +268,8 @@ bool pins_cores(const RunFlags& flags, const std::vector<std::string>& command,
 }
 
 void run(const RunFlags& flags) {
-  if (flags.is_module && flags.is_executable) {
-    throw BadUsage(
-        "[usage] --module and --no-python can't be used together; leave out "
-        "one of them");
-  }
-  const auto kind = flags.is_module       ? launch::ProgramKind::kPythonModule
-                    : flags.is_executable ? launch::ProgramKind::kExecutable
-                                          : launch::ProgramKind::kByName;
-  const auto command = launch::program_command(program_words(), kind);
+  refuse_python_plugins(flags);
+  const auto command = launch::program_command(program_words(), to_kind(flags));
   launch::RunOptions options = to_options(flags);
   options.pins_cores = pins_cores(flags, command, options.workers);
   const int code = launch::run(options, command);
@@ -207,7 +297,7 @@ CLI::Option* add(CLI::App& command, const std::string& names, T& value,
   return from_environment(option->type_name(type));
 }
 
-void add_size_options(CLI::App& command, RunFlags& flags) {
+void add_worker_options(CLI::App& command, RunFlags& flags) {
   const std::string group = "Workers";
   add(command, "--nproc-per-node", flags.nproc_per_node, "N",
       "workers on this node: a number, cpu (one for each core), gpu (one for "
@@ -228,12 +318,31 @@ void add_size_options(CLI::App& command, RunFlags& flags) {
       "programs that would have one core each")
       ->check(one_of({"auto", "on", "off"}))
       ->group(group);
+  add(command, "--numa-binding", flags.numa_binding, "NAME",
+      "instead of --pin-cores, bind each worker to cores near its GPU, or "
+      "distribute the workers evenly over the NUMA nodes if there are no GPUs: "
+      "node (all cores of the NUMA node), socket (of its socket), exclusive "
+      "(an equal part of the node) or core-complex (cores that share a "
+      "last-level cache, in turn)")
+      ->check(one_of({"node", "socket", "exclusive", "core-complex"}))
+      ->default_str("none")
+      ->group(group);
+  from_environment(
+      command.add_flag("--virtual-local-rank",
+                       flags.options.has_virtual_local_rank,
+                       "LOCAL_RANK is 0 in each worker, and "
+                       "CUDA_VISIBLE_DEVICES has only the worker's GPU"))
+      ->group(group);
   from_environment(command.add_flag("-m,--module", flags.is_module,
                                     "the program is a Python module"))
       ->group(group);
   from_environment(
       command.add_flag("--no-python", flags.is_executable,
                        "run the program itself even if it is a .py file"))
+      ->group(group);
+  from_environment(
+      command.add_flag("--run-path", flags.is_script,
+                       "the program is a Python script, whatever its name is"))
       ->group(group);
 }
 
@@ -326,8 +435,9 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
       "as `lockstep train` does, is ended; 0: never")
       ->check(number(0))
       ->group(group);
-  add(command, "--grace-seconds", flags.grace_seconds, "S",
-      "seconds from the first signal to SIGKILL")
+  add(command, "--grace-seconds,--shutdown-timeout", flags.grace_seconds, "S",
+      "seconds from the first signal to SIGKILL; or set "
+      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
       ->check(number(0))
       ->default_str("5 after a failure, 30 after a signal or a lost output")
       ->group(group);
@@ -362,8 +472,40 @@ void add_output_options(CLI::App& command, RunFlags& flags) {
       ->group(group);
   add(command, "--label-lines", flags.label_lines, "WHEN",
       "begin each line with its rank, such as \"[rank 1] \": on, off, or auto "
-      "(on with several workers)")
+      "(on with several workers or a template)")
       ->check(one_of({"auto", "on", "off"}))
+      ->group(group);
+  add(command, "--log-line-prefix-template", flags.options.label_template,
+      "TEXT",
+      "label of each line, in which ${role_name}, ${local_rank}, ${rank} and "
+      "${hostname} are replaced; or set TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+      ->default_str("[rank ${rank}] ")
+      ->group(group);
+  add(command, "--duplicate-stdout-filters", flags.stdout_filters, "TEXT,TEXT",
+      "also write the shown lines of teed stdouts that contain one of these "
+      "texts to filtered_stdout.log; two commas stand for a comma")
+      ->default_str("none")
+      ->group(group);
+  add(command, "--duplicate-stderr-filters", flags.stderr_filters, "TEXT,TEXT",
+      "the same for stderr and filtered_stderr.log")
+      ->default_str("none")
+      ->group(group);
+}
+
+void add_torchrun_options(CLI::App& command, RunFlags& flags) {
+  const std::string group = "Accepted for torchrun's command lines";
+  add(command, "--start-method", flags.start_method, "NAME",
+      "spawn, fork or forkserver; has no effect, because a worker is always a "
+      "new process")
+      ->check(one_of({"spawn", "fork", "forkserver"}))
+      ->group(group);
+  add(command, "--event-log-handler", flags.event_log_handler, "NAME",
+      "only null, which has no effect")
+      ->group(group);
+  add(command, "--logs-specs", flags.logs_specs, "NAME",
+      "names Python code, so it is refused; see --log-dir, --redirects and "
+      "--tee")
+      ->default_str("none")
       ->group(group);
 }
 
@@ -373,11 +515,12 @@ void add_run(CLI::App& app) {
   auto* command =
       add_command(app, "run", "Start the workers of a job, as torchrun does");
   auto flags = std::make_shared<RunFlags>();
-  add_size_options(*command, *flags);
+  add_worker_options(*command, *flags);
   add_node_options(*command, *flags);
   add_secret_options(*command, *flags);
   add_ending_options(*command, *flags);
   add_output_options(*command, *flags);
+  add_torchrun_options(*command, *flags);
   command->footer(
       "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
       "A PROGRAM whose name ends in .py is run by $PYTHON_EXEC, else by the "

@@ -1,9 +1,9 @@
 #include "lockstep/launch/options/option_values.h"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <cstring>
-#include <dlfcn.h>
 #include <optional>
 #include <sstream>
 
@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/text.h"
+#include "lockstep/launch/options/gpus.h"
 
 namespace lockstep::launch {
 namespace {
@@ -51,23 +52,9 @@ std::vector<std::string> split(const std::string& text) {
 
 int core_count() { return static_cast<int>(allowed_cores().size()); }
 
-// Returns the number of GPUs that CUDA_VISIBLE_DEVICES allows. It asks the CUDA
-// driver itself, because the launcher starts without LibTorch. The driver stays
-// loaded.
-int gpu_count() {
-  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
-  using Init = int (*)(unsigned int);
-  using Count = int (*)(int*);
-  const auto init = reinterpret_cast<Init>(::dlsym(driver, "cuInit"));
-  const auto get_count =
-      reinterpret_cast<Count>(::dlsym(driver, "cuDeviceGetCount"));
-  int gpus = 0;
-  if (init == nullptr || get_count == nullptr || init(0) != 0 ||
-      get_count(&gpus) != 0) {
-    return 0;
-  }
-  return gpus;
+// Returns true for a character of the name after a dollar sign.
+bool is_of_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
 std::optional<Streams> to_streams(const std::string& text) {
@@ -86,6 +73,9 @@ int to_rank(const std::string& option, const std::string& text, int workers) {
 }
 
 int signal_of(const std::string& name) {
+  // Second names, which sigabbrev_np() does not return.
+  if (name == "SIGIO") return SIGIO;
+  if (name == "SIGIOT") return SIGIOT;
   for (int signal = 1; signal < SIGRTMIN; ++signal) {
     if (signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) continue;
     if (::sigabbrev_np(signal) == nullptr) continue;
@@ -102,9 +92,24 @@ int signal_of(const std::string& name) {
 
 }  // namespace
 
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
 int parse_nproc(const std::string& text) {
   if (const auto number = to_count(text)) return *number;
   if (text == "cpu") return core_count();
+  if (text == "xpu") {
+    throw InvalidArgument(
+        "launch",
+        {.code = ErrorCode::kBadOption,
+         .what = "--nproc-per-node xpu: only CUDA devices can be counted",
+         .expected = "the number of XPUs",
+         .got = "'xpu'",
+         .fix = "give the number, such as --nproc-per-node 2"});
+  }
   const int gpus = gpu_count();
   if (text == "auto") return gpus > 0 ? gpus : core_count();
   if (text == "gpu") {
@@ -185,12 +190,63 @@ std::string signal_name(int signal) {
 std::vector<int> parse_signals(const std::string& names) {
   std::vector<int> signals;
   for (const auto& name : split(names)) {
-    const int signal = signal_of(name);
+    const int signal = signal_of(trimmed(name));
     if (std::find(signals.begin(), signals.end(), signal) == signals.end()) {
       signals.push_back(signal);
     }
   }
   return signals;
+}
+
+std::vector<std::string> parse_filters(const std::string& option,
+                                       const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<std::string> filters{""};
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != ',') {
+      filters.back() += text[at];
+    } else if (at + 1 < text.size() && text[at + 1] == ',') {
+      filters.back() += text[at++];
+    } else {
+      filters.emplace_back();
+    }
+  }
+  for (const auto& filter : filters) {
+    if (!filter.empty()) continue;
+    throw_bad_option(option,
+                     "texts separated by commas, with ,, for a comma in a text",
+                     text);
+  }
+  return filters;
+}
+
+std::string fill_template(const std::string& text,
+                          const std::map<std::string, std::string>& values) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] != '$') {
+      result += text[at++];
+      continue;
+    }
+    if (text.compare(at, 2, "$$") == 0) {
+      result += '$';
+      at += 2;
+      continue;
+    }
+    const bool is_in_braces = text.compare(at, 2, "${") == 0;
+    const size_t begin = at + (is_in_braces ? 2 : 1);
+    size_t end = begin;
+    while (end < text.size() && is_of_name(text[end])) ++end;
+    const auto value = values.find(text.substr(begin, end - begin));
+    const bool is_closed = end < text.size() && text[end] == '}';
+    if (value != values.end() && (!is_in_braces || is_closed)) {
+      result += value->second;
+      at = end + (is_in_braces ? 1 : 0);
+    } else {
+      result += text[at++];
+    }
+  }
+  return result;
 }
 
 }  // namespace lockstep::launch

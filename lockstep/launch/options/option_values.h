@@ -7,6 +7,9 @@
 // Parsers for the values of options of `lockstep run`.
 namespace lockstep::launch {
 
+/// Returns `text` without blanks at its beginning and end.
+std::string trimmed(const std::string& text);
+
 /// Returns the number of workers that `text` asks for: a number, `cpu` (one for
 /// each core that this process may use), `gpu` (one for each CUDA device) or
 /// `auto` (GPUs if there are any, else cores). Throws InvalidArgument, or
@@ -50,6 +53,16 @@ std::vector<int> parse_ranks(const std::string& option, const std::string& text,
 
 /// Returns "SIGTERM", or "signal 64" for a signal without a name.
 std::string signal_name(int signal);
+
+/// Parses "apple,orange": texts that lines may contain. Two commas stand for a
+/// comma in a text: "a,,b". Throws InvalidArgument naming `option`.
+std::vector<std::string> parse_filters(const std::string& option,
+                                       const std::string& text);
+
+/// Replaces ${name} and $name in `text` by `values`, and $$ by a dollar sign.
+/// Other text is kept unchanged, as by Template.safe_substitute() of Python.
+std::string fill_template(const std::string& text,
+                          const std::map<std::string, std::string>& values);
 
 /// Returns the numbers of the signals in "SIGTERM,SIGUSR1", without
 /// repetitions. Throws InvalidArgument for an unknown name, and for SIGKILL and

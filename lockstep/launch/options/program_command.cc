@@ -76,7 +76,8 @@ std::vector<std::string> program_command(std::vector<std::string> words,
                                   "--nproc-per-node 2 -- ./program ARGUMENTS"});
   }
   const bool is_script =
-      kind == ProgramKind::kByName && words.front().ends_with(".py");
+      kind == ProgramKind::kPythonScript ||
+      (kind == ProgramKind::kByName && words.front().ends_with(".py"));
   if (is_script && !is_file(words.front())) {
     not_found(words.front(), "", hint(words.front()));
   }

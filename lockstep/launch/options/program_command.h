@@ -8,7 +8,7 @@ namespace lockstep::launch {
 
 /// Way to run the words after the options. torchrun treats every program as a
 /// Python script. kByName does so if the name ends in .py.
-enum class ProgramKind { kByName, kPythonModule, kExecutable };
+enum class ProgramKind { kByName, kPythonScript, kPythonModule, kExecutable };
 
 /// Returns the command line of a worker. Python is $PYTHON_EXEC, else the one
 /// in $VIRTUAL_ENV, else python3.

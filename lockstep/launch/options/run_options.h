@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/options/numa_binding.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/store/socket_address.h"
 
@@ -67,7 +68,13 @@ struct RunOptions {
   StreamChoice redirects;
   StreamChoice tee;
   std::vector<int> shown_ranks;  ///< local ranks; empty: all
+  /// Shown lines of teed streams that contain one of these texts are also
+  /// written to filtered_stdout.log and filtered_stderr.log.
+  std::vector<std::string> stdout_filters;
+  std::vector<std::string> stderr_filters;
   LabelLines label_lines = LabelLines::kAuto;
+  /// Label with names such as ${rank}. Empty: "[rank 1] ".
+  std::string label_template;
   /// Whether stdout without labels is passed on byte by byte, so that a
   /// progress bar works. For programs in which only one worker writes to
   /// stdout.
@@ -75,6 +82,12 @@ struct RunOptions {
 
   int omp_threads = 0;  ///< 0: one per core of the worker
   bool pins_cores = true;
+  /// Cores that replace the equal parts of the agent's cores. Empty: none.
+  BoundCores bound_cores;
+  /// Set if the workers have the cores near their GPUs.
+  bool is_bound_to_gpus = false;
+  /// Set if LOCAL_RANK is 0 in each worker, which sees only its own GPU.
+  bool has_virtual_local_rank = false;
   std::map<std::string, std::string> environment;  ///< added to the agent's own
 
   /// Returns true if nodes may join and leave between attempts.

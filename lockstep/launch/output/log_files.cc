@@ -153,7 +153,7 @@ LogFiles::LogFiles(const std::string& log_dir, const std::string& run_id,
 
 void LogFiles::begin_attempt(int attempt) {
   attempt_ = attempt;
-  make_private_folder(fmt::format("{}/attempt_{}", run_, attempt_));
+  make_private_folder(attempt_folder());
   for (int rank = 0; rank < workers_; ++rank) make_private_folder(folder(rank));
 }
 
@@ -162,8 +162,12 @@ void LogFiles::keep() {
   if (temporary_) temporary_->keep();
 }
 
+std::string LogFiles::attempt_folder() const {
+  return fmt::format("{}/attempt_{}", run_, attempt_);
+}
+
 std::string LogFiles::folder(int local_rank) const {
-  return fmt::format("{}/attempt_{}/{}", run_, attempt_, local_rank);
+  return fmt::format("{}/{}", attempt_folder(), local_rank);
 }
 
 std::string LogFiles::file(int local_rank, const std::string& name) const {

@@ -31,7 +31,8 @@ class RunFolder {
 
 /// The folder of a run's logs, in torchrun's layout: <log_dir>/<run
 /// id>_<random>/attempt_<restarts>/<local rank>/ with stdout.log, stderr.log
-/// and error.json. Only the owner can read it.
+/// and error.json, and attempt_<restarts>/filtered_stdout.log and
+/// filtered_stderr.log. Only the owner can read it.
 class LogFiles {
  public:
   /// If `log_dir` is empty, the folder is temporary, and the destructor removes
@@ -45,6 +46,7 @@ class LogFiles {
   void keep();
   bool is_kept() const { return is_kept_; }
   const std::string& run_folder() const { return run_; }
+  std::string attempt_folder() const;
   std::string folder(int local_rank) const;
   std::string file(int local_rank, const std::string& name) const;
 

@@ -57,7 +57,46 @@ std::vector<std::string> last_lines_of(std::string_view text, size_t count) {
   return lines;
 }
 
+FilteredLog filtered_log(const StreamPlan& plan) {
+  if (plan.filters.empty()) return {};
+  return {plan.filtered_path, plan.filters};
+}
+
 }  // namespace
+
+LogFile::LogFile(std::string path) : path_(std::move(path)) {
+  file_ = FileDescriptor(
+      ::open(path_.c_str(),
+             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file_.is_open()) {
+    throw IoError({.code = ErrorCode::kFileAccess,
+                   .what = "can't write the log file " + path_,
+                   .got = std::strerror(errno)});
+  }
+}
+
+void LogFile::write(std::string_view bytes) {
+  while (file_.is_open() && !bytes.empty()) {
+    const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      log_warning("launch", fmt::format("{} is cut here: {}", path_,
+                                        std::strerror(errno)));
+      file_.close();
+    }
+  }
+}
+
+FilteredLog::FilteredLog(std::string path, std::vector<std::string> texts)
+    : file_(std::move(path)), texts_(std::move(texts)) {}
+
+void FilteredLog::add(std::string_view label, std::string_view line) {
+  const bool is_wanted = std::ranges::any_of(texts_, [&](const auto& text) {
+    return line.find(text) != std::string_view::npos;
+  });
+  if (is_wanted) file_.write(fmt::format("{}{}\n", label, line));
+}
 
 void LineOutput::add(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -107,22 +146,16 @@ void LineOutput::emit(std::string_view line) {
   console_.add(label_);
   console_.add(line);
   console_.add("\n");
+  filtered_.add(label_, line);
 }
 
 WorkerStream::WorkerStream(StreamPlan plan, Console& console)
-    : plan_(std::move(plan)), console_(console), lines_(console, plan_.label) {
-  if (!plan_.log_path.empty()) {
-    log_ = FileDescriptor(
-        ::open(plan_.log_path.c_str(),
-               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!log_.is_open()) {
-      throw IoError({.code = ErrorCode::kFileAccess,
-                     .what = "can't write the log file " + plan_.log_path,
-                     .got = std::strerror(errno)});
-    }
-  }
+    : plan_(std::move(plan)),
+      console_(console),
+      lines_(console, plan_.label, filtered_log(plan_)) {
+  if (!plan_.log_path.empty()) log_ = LogFile(plan_.log_path);
   if (plan_.is_redirected) {
-    worker_end_ = std::move(log_);
+    worker_end_ = log_.release();
     return;
   }
   Pipe pipe = make_pipe();
@@ -141,7 +174,7 @@ void WorkerStream::read_some() {
 }
 
 void WorkerStream::take(std::string_view bytes) {
-  write_log(bytes);
+  log_.write(bytes);
   tail_.append(bytes);
   if (tail_.size() > 2 * kTailBytes) {
     tail_.erase(0, tail_.size() - kTailBytes);
@@ -151,20 +184,6 @@ void WorkerStream::take(std::string_view bytes) {
     console_.add(bytes);
   } else {
     lines_.add(bytes);
-  }
-}
-
-void WorkerStream::write_log(std::string_view bytes) {
-  while (log_.is_open() && !bytes.empty()) {
-    const ssize_t count = ::write(log_.get(), bytes.data(), bytes.size());
-    if (count >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      // Training continues without the log.
-      log_warning("launch", fmt::format("{} is cut here: {}", plan_.log_path,
-                                        std::strerror(errno)));
-      log_.close();
-    }
   }
 }
 

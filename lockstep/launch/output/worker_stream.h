@@ -11,6 +11,39 @@
 
 namespace lockstep::launch {
 
+/// A log file of the agent. If it can't be written any more, a warning says so,
+/// and training continues without it.
+class LogFile {
+ public:
+  LogFile() = default;  ///< no file
+  /// Opens the file, or creates it. Throws IoError.
+  explicit LogFile(std::string path);
+
+  void write(std::string_view bytes);
+  void close() { file_.close(); }
+  /// Gives the file to a worker, which then writes to it directly.
+  FileDescriptor release() { return std::move(file_); }
+
+ private:
+  std::string path_;
+  FileDescriptor file_;
+};
+
+/// A log file that gets a copy of the lines that contain one of some texts. The
+/// streams of several workers may use the same file.
+class FilteredLog {
+ public:
+  FilteredLog() = default;  ///< copies nothing
+  /// Opens the file, or creates it. Throws IoError.
+  FilteredLog(std::string path, std::vector<std::string> texts);
+
+  void add(std::string_view label, std::string_view line);
+
+ private:
+  LogFile file_;
+  std::vector<std::string> texts_;
+};
+
 /// Splits a worker's output into lines and passes them to a console, each with
 /// a label before it. Lines of different workers are never mixed.
 ///
@@ -18,8 +51,10 @@ namespace lockstep::launch {
 /// once a second. A line of more than 64 KiB is split into pieces.
 class LineOutput {
  public:
-  LineOutput(Console& console, std::string label)
-      : console_(console), label_(std::move(label)) {}
+  LineOutput(Console& console, std::string label, FilteredLog filtered = {})
+      : console_(console),
+        label_(std::move(label)),
+        filtered_(std::move(filtered)) {}
 
   /// Changes the label when the worker gets another rank.
   void relabel(std::string label) { label_ = std::move(label); }
@@ -34,6 +69,7 @@ class LineOutput {
 
   Console& console_;
   std::string label_;
+  FilteredLog filtered_;
   std::string line_;
   bool may_rewrite_ = false;  // the line so far ends in a carriage return
   bool has_shown_ = false;
@@ -47,6 +83,8 @@ struct StreamPlan {
   bool is_shown = true;
   bool is_raw = false;  ///< byte by byte; no other worker writes there
   std::string label;
+  std::string filtered_path{};         ///< file for shown lines that contain
+  std::vector<std::string> filters{};  ///< one of these; empty: none
 };
 
 /// Passes a worker's stdout or stderr to the console and to its log file. The
@@ -78,14 +116,13 @@ class WorkerStream {
 
  private:
   void take(std::string_view bytes);
-  void write_log(std::string_view bytes);
 
   StreamPlan plan_;
   Console& console_;
   LineOutput lines_;
   FileDescriptor read_;
   FileDescriptor worker_end_;
-  FileDescriptor log_;
+  LogFile log_;
   std::string tail_;
 };
 

@@ -13,8 +13,10 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_identity.h"
 #include "lockstep/base/process.h"
 #include "lockstep/launch/failure/clock.h"
+#include "lockstep/launch/options/gpus.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
 #include "lockstep/shm/futex.h"
@@ -28,37 +30,26 @@ bool is_shown(const RunOptions& options, int local_rank) {
          std::find(shown.begin(), shown.end(), local_rank) != shown.end();
 }
 
-void replace_all(std::string& text, const std::string& from,
-                 const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;) {
-    text.replace(at, from.size(), to);
-    at += to.size();
-  }
-}
-
-// Returns the label of each line. A variable of torchrun may contain a template
-// for it.
+// Returns the label of each line.
 std::string label(const RunOptions& options, const Group& group,
                   int local_rank) {
-  const bool is_wanted = options.label_lines == LabelLines::kAuto
-                             ? group.world_size() > 1
-                             : options.label_lines == LabelLines::kOn;
+  const bool is_wanted =
+      options.label_lines == LabelLines::kAuto
+          ? group.world_size() > 1 || !options.label_template.empty()
+          : options.label_lines == LabelLines::kOn;
   if (!is_wanted) return {};
   const std::string rank = std::to_string(group.first_rank() + local_rank);
-  auto text = env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  if (!text) return "[rank " + rank + "] ";
-  for (const std::string open : {"${", "$"}) {
-    const std::string close = open == "$" ? "" : "}";
-    replace_all(*text, open + "role_name" + close, options.role);
-    replace_all(*text, open + "local_rank" + close, std::to_string(local_rank));
-    replace_all(*text, open + "rank" + close, rank);
-  }
-  return *text;
+  if (options.label_template.empty()) return "[rank " + rank + "] ";
+  return fill_template(options.label_template,
+                       {{"role_name", options.role},
+                        {"local_rank", std::to_string(local_rank)},
+                        {"rank", rank},
+                        {"hostname", host_name()}});
 }
 
 StreamPlan plan_stream(const RunOptions& options, const Group& group,
-                       const std::string& folder, int local_rank,
-                       Streams which) {
+                       const LogFiles& logs, int local_rank, Streams which) {
+  const bool is_out = which == Streams::kOut;
   const bool is_teed = has(options.tee.of(local_rank), which);
   const bool is_redirected =
       !is_teed && has(options.redirects.of(local_rank), which);
@@ -67,11 +58,18 @@ StreamPlan plan_stream(const RunOptions& options, const Group& group,
   plan.is_shown = !is_redirected && is_shown(options, local_rank);
   plan.label = label(options, group, local_rank);
   const bool is_alone =
-      options.workers == 1 || (options.is_stdout_raw && which == Streams::kOut);
-  plan.is_raw = plan.label.empty() && is_alone;
+      options.workers == 1 || (options.is_stdout_raw && is_out);
+  const auto& filters =
+      is_out ? options.stdout_filters : options.stderr_filters;
+  if (is_teed && !filters.empty()) {
+    plan.filtered_path =
+        logs.attempt_folder() +
+        (is_out ? "/filtered_stdout.log" : "/filtered_stderr.log");
+    plan.filters = filters;
+  }
+  plan.is_raw = plan.label.empty() && is_alone && plan.filters.empty();
   if (is_teed || is_redirected) {
-    plan.log_path =
-        folder + (which == Streams::kOut ? "/stdout.log" : "/stderr.log");
+    plan.log_path = logs.file(local_rank, is_out ? "stdout.log" : "stderr.log");
   }
   return plan;
 }
@@ -109,6 +107,41 @@ ChildProcess start_worker(const ChildOptions& plan) {
   }
 }
 
+std::vector<int> equal_part(const RunOptions& options, int local_rank) {
+  return core_share(allowed_cores(), static_cast<size_t>(local_rank),
+                    static_cast<size_t>(options.workers));
+}
+
+// Returns the number of cores that a worker has for its threads.
+size_t core_count(const RunOptions& options, int local_rank) {
+  return options.bound_cores.of_worker.empty()
+             ? equal_part(options, local_rank).size()
+             : options.bound_cores.share(local_rank);
+}
+
+// Returns the cores to which a worker is pinned, or none.
+std::vector<int> cores_to_pin(const RunOptions& options, int local_rank) {
+  const auto& bound = options.bound_cores.of_worker;
+  if (!bound.empty()) return bound[static_cast<size_t>(local_rank)];
+  return options.pins_cores ? equal_part(options, local_rank)
+                            : std::vector<int>();
+}
+
+// Returns the cores that Lockstep's workers divide into slices, in order of
+// local rank, or none if each worker has to use those that it is pinned to.
+std::vector<int> cores_of_job(const RunOptions& options) {
+  if (!options.bound_cores.of_worker.empty()) {
+    // No thread of a worker with a GPU may leave the cores near it.
+    return options.is_bound_to_gpus ? std::vector<int>()
+                                    : options.bound_cores.by_share();
+  }
+  return options.pins_cores ? allowed_cores() : std::vector<int>();
+}
+
+int shown_local_rank(const RunOptions& options, int local_rank) {
+  return options.has_virtual_local_rank ? 0 : local_rank;
+}
+
 std::string joined(const std::vector<int>& signals) {
   std::string names;
   for (const int signal : signals) {
@@ -130,7 +163,12 @@ std::map<std::string, std::string> worker_variables(
   const auto number = [&](const char* name, int value) {
     set(name, std::to_string(value));
   };
-  number("LOCAL_RANK", local_rank);
+  if (options.has_virtual_local_rank) {
+    for (const auto& [name, value] : variables_of_own_gpu(local_rank)) {
+      variables[name] = value;
+    }
+  }
+  number("LOCAL_RANK", shown_local_rank(options, local_rank));
   number("RANK", group.first_rank() + local_rank);
   number("GROUP_RANK", group.node_rank);
   number("ROLE_RANK", group.first_role_rank() + local_rank);
@@ -149,8 +187,8 @@ std::map<std::string, std::string> worker_variables(
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_SIGNALS_TO_HANDLE", joined(options.signals));
   set("TORCHELASTIC_ERROR_FILE", error_file);
-  if (options.pins_cores) {
-    set(kCoresVariable, fmt::format("{}", fmt::join(allowed_cores(), ",")));
+  if (const auto cores = cores_of_job(options); !cores.empty()) {
+    set(kCoresVariable, fmt::format("{}", fmt::join(cores, ",")));
   }
   // A value that the user set is kept.
   if (!env("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
@@ -211,7 +249,7 @@ void WorkerTeam::assign_rank(const Group& group, int attempt,
   slot.assignment = {.attempt = attempt,
                      .rank = group.first_rank() + local_rank,
                      .world_size = group.world_size(),
-                     .local_rank = local_rank,
+                     .local_rank = shown_local_rank(options_, local_rank),
                      .local_world_size = options_.workers,
                      .node_rank = group.node_rank};
   slot.steps = 0;
@@ -245,11 +283,9 @@ void WorkerTeam::start_spare(const Group& group, const Endpoint& master,
   if (!options_.has_spare_worker || spare_) return;
   // Libraries read some variables when they are loaded, such as
   // OMP_NUM_THREADS.
-  const size_t cores =
-      core_share(allowed_cores(), 0, static_cast<size_t>(options_.workers))
-          .size();
-  auto variables = worker_variables(options_, group, master, /*local_rank=*/0,
-                                    /*attempt=*/0, cores, /*error_file=*/"");
+  auto variables = worker_variables(
+      options_, group, master, /*local_rank=*/0, /*attempt=*/0,
+      core_count(options_, /*local_rank=*/0), /*error_file=*/"");
   // A program that doesn't use Lockstep must not take itself for a rank.
   for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) {
     variables[name] = "spare";
@@ -278,25 +314,21 @@ std::vector<WorkerStream*> WorkerTeam::streams() {
 Worker WorkerTeam::start(const Group& group, const Endpoint& master,
                          int attempt, int local_rank) {
   const std::string folder = logs_.folder(local_rank);
-  const auto cores =
-      core_share(allowed_cores(), static_cast<size_t>(local_rank),
-                 static_cast<size_t>(options_.workers));
-  auto variables =
-      worker_variables(options_, group, master, local_rank, attempt,
-                       cores.size(), folder + "/error.json");
+  auto variables = worker_variables(options_, group, master, local_rank,
+                                    attempt, core_count(options_, local_rank),
+                                    folder + "/error.json");
   variables[control::kAgentVariable] = block_.variable(local_rank);
   WorkerStream to_out(
-      plan_stream(options_, group, folder, local_rank, Streams::kOut), out_);
+      plan_stream(options_, group, logs_, local_rank, Streams::kOut), out_);
   WorkerStream to_err(
-      plan_stream(options_, group, folder, local_rank, Streams::kErr), err_);
+      plan_stream(options_, group, logs_, local_rank, Streams::kErr), err_);
   control::WorkerSlot& slot = block_.slot(local_rank);
   slot.can_wait = 0;
   slot.waits_after = 0;
-  const control::RankSetup setup{
-      .variables = variables,
-      .cores = options_.pins_cores ? cores : std::vector<int>(),
-      .out_fd = to_out.worker_end(),
-      .err_fd = to_err.worker_end()};
+  const control::RankSetup setup{.variables = variables,
+                                 .cores = cores_to_pin(options_, local_rank),
+                                 .out_fd = to_out.worker_end(),
+                                 .err_fd = to_err.worker_end()};
   auto forked = spare_ ? spare_->fork(setup) : std::nullopt;
   // A forked worker was added before it went on.
   ChildProcess process = forked ? std::move(*forked) : start_process(setup);

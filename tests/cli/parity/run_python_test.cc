@@ -1,4 +1,5 @@
 // Compares `lockstep run` with torchrun, using PyTorch programs.
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -16,6 +17,7 @@
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using Variables = std::map<std::string, std::string>;
 
@@ -73,6 +75,66 @@ TEST(RunAndPython, GivesWorkersTorchrunsEnvironment) {
   for (const char* rank : {"0", "1"}) {
     EXPECT_EQ(variables(ours, rank), variables(torchruns, rank));
   }
+}
+
+// Returns the content of each log file of a job, without error files.
+std::map<std::string, std::set<std::string>> logs_in(
+    const TemporaryFolder& folder) {
+  const auto run = only_entry(folder.path("logs"));
+  std::map<std::string, std::set<std::string>> logs;
+  for (const auto& entry : fs::recursive_directory_iterator(run)) {
+    if (!entry.is_regular_file()) continue;
+    const auto lines = lines_of(content_of(entry.path()));
+    logs[fs::relative(entry.path(), run).string()] = {lines.begin(),
+                                                      lines.end()};
+  }
+  return logs;
+}
+
+std::set<std::string> sorted_lines(const std::string& text) {
+  const auto lines = lines_of(text);
+  return {lines.begin(), lines.end()};
+}
+
+TEST(RunAndPython, WritesTorchrunsLogFiles) {
+  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
+  const TemporaryFolder ours, torchruns;
+  const auto script = ours.path("print.py");
+  write_text(script, R"(
+import os, sys
+print("orange, with a comma", os.environ["RANK"])
+print("plain", os.environ["LOCAL_RANK"], os.environ["CUDA_VISIBLE_DEVICES"])
+print("apple", file=sys.stderr)
+)");
+  const auto words = [&](std::vector<std::string> start,
+                         const TemporaryFolder& folder) {
+    for (const std::string& word :
+         {std::string("--nproc-per-node=2"), std::string("--rdzv-backend=c10d"),
+          std::string("--rdzv-endpoint=localhost:0"), std::string("--tee=3"),
+          "--log-dir=" + folder.path("logs"), std::string("--role=trainer"),
+          std::string("--virtual-local-rank"),
+          std::string("--log-line-prefix-template=${hostname} $role_name "
+                      "${rank} $local_rank $$ ${other}: "),
+          std::string("--duplicate-stdout-filters=orange,,,none"),
+          std::string("--duplicate-stderr-filters=apple"), script}) {
+      start.push_back(word);
+    }
+    return start;
+  };
+  const Variables environment{{"OMP_NUM_THREADS", "1"},
+                              {"CUDA_VISIBLE_DEVICES", "3,GPU-4"},
+                              {"PYTHON_EXEC", LOCKSTEP_TEST_PYTHON}};
+  const auto result = run_command(
+      {.arguments = words({LOCKSTEP_TEST_PYTHON, "-m", "torch.distributed.run"},
+                          torchruns),
+       .environment = environment,
+       .deadline_s = 120});
+  ASSERT_TRUE(result.ok()) << result.err;
+  const Ended ended = run_lockstep(words({"run"}, ours), environment);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(sorted_lines(ended.out), sorted_lines(result.out));
+  EXPECT_EQ(logs_in(ours), logs_in(torchruns));
+  EXPECT_EQ(logs_in(ours).at("attempt_0/filtered_stdout.log").size(), 2u);
 }
 
 TEST(RunAndPython, RunsAnAllReduceOfPyTorch) {

@@ -29,6 +29,8 @@ TEST(Nproc, TakesNumbersAndWords) {
   } else {
     EXPECT_EQ(parse_nproc("gpu"), gpus);
   }
+  EXPECT_TRUE(is_error(error_of<InvalidArgument>([] { parse_nproc("xpu"); }),
+                       ErrorCode::kBadOption, {"xpu", "number"}));
   for (const char* bad : {"", "0", "-1", "2x", "1.5", "many", "100000"}) {
     EXPECT_THROW(parse_nproc(bad), InvalidArgument) << bad;
   }
@@ -74,11 +76,41 @@ TEST(Ranks, MustBeThoseOfThisNode) {
 TEST(Signals, GoByTheirNames) {
   EXPECT_EQ(parse_signals("SIGTERM,SIGUSR1,SIGTERM"),
             (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(parse_signals("SIGINT, SIGIO"), (std::vector<int>{SIGINT, SIGIO}));
   EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");
   EXPECT_TRUE(
       is_error(error_of<InvalidArgument>([] { parse_signals("SIGTREM"); }),
                ErrorCode::kBadOption, {"'SIGTREM'", "'SIGTERM'"}));
   EXPECT_THROW(parse_signals("SIGKILL"), InvalidArgument);
+}
+
+TEST(Filters, AreSeparatedByCommas) {
+  using Filters = std::vector<std::string>;
+  const auto parse = [](const std::string& text) {
+    return parse_filters("--duplicate-stdout-filters", text);
+  };
+  EXPECT_EQ(parse(""), Filters());
+  EXPECT_EQ(parse("apple,two words"), (Filters{"apple", "two words"}));
+  EXPECT_EQ(parse("a,,b,c"), (Filters{"a,b", "c"}));
+  EXPECT_EQ(parse("a,,,b"), (Filters{"a,", "b"}));
+  for (const char* bad : {",", "a,", ",a"}) {
+    EXPECT_TRUE(is_error(error_of<InvalidArgument>([&] { parse(bad); }),
+                         ErrorCode::kBadOption,
+                         {"--duplicate-stdout-filters", bad}))
+        << bad;
+  }
+}
+
+// The rules of Python's string.Template.
+TEST(Template, ReplacesOnlyTheNamesThatItKnows) {
+  const auto fill = [](const std::string& text) {
+    return fill_template(text, {{"rank", "3"}, {"local_rank", "1"}});
+  };
+  EXPECT_EQ(fill("[${rank}/$local_rank]: "), "[3/1]: ");
+  EXPECT_EQ(fill("$rank2 ${other} $other ${rank $ $"),
+            "$rank2 ${other} $other ${rank $ $");
+  EXPECT_EQ(fill("$$rank $${rank} $$"), "$rank ${rank} $");
+  EXPECT_EQ(fill("$rank$rank"), "33");
 }
 
 TEST(ProgramCommand, RunsScriptsByPython) {
@@ -91,6 +123,10 @@ TEST(ProgramCommand, RunsScriptsByPython) {
             (Words{"/opt/python", "-u", script, "-x"}));
   EXPECT_EQ(program_command({"a.b", "-x"}, ProgramKind::kPythonModule),
             (Words{"/opt/python", "-u", "-m", "a.b", "-x"}));
+  const auto unnamed = folder.path("train");
+  write_text(unnamed, "");
+  EXPECT_EQ(program_command({unnamed}, ProgramKind::kPythonScript),
+            (Words{"/opt/python", "-u", unnamed}));
   ::unsetenv("PYTHON_EXEC");
   EXPECT_EQ(program_command({script}, ProgramKind::kExecutable),
             (Words{script}));

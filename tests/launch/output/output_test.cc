@@ -47,6 +47,22 @@ std::string lines_of(const std::vector<std::string>& pieces) {
   return reader.read();
 }
 
+TEST(LineOutput, CopiesTheLinesThatContainAText) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("filtered.log");
+  Reader reader;
+  LineOutput one(reader.console(), "[rank 0] ",
+                 FilteredLog(path, {"apple", "b,c"}));
+  LineOutput other(reader.console(), "[rank 1] ", FilteredLog(path, {"apple"}));
+  one.add("an app");
+  other.add("apples\n");
+  one.add("le\nplain\na b,c\nAPPLE");
+  one.finish();
+  EXPECT_EQ(content_of(path),
+            "[rank 1] apples\n[rank 0] an apple\n[rank 0] a b,c\n");
+  EXPECT_EQ(std::ranges::count(reader.read(), '\n'), 5);
+}
+
 TEST(LineOutput, LabelsWholeLinesHoweverTheyAreCut) {
   EXPECT_EQ(lines_of({"on", "e\ntw", "o\n\nlast"}),
             "[rank 1] one\n[rank 1] two\n[rank 1] \n[rank 1] last\n");

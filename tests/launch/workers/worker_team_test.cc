@@ -28,5 +28,38 @@ TEST(WorkerEnvironment, LeavesTheUsersThreadsAlone) {
   EXPECT_EQ(threads(options), "5");
 }
 
+TEST(WorkerEnvironment, ShowsEachWorkerOnlyItsGpu) {
+  const Group group{.node_rank = 0,
+                    .nodes = {{.host = "h", .workers = 2, .role = "r"}}};
+  RunOptions options;
+  options.workers = 2;
+  options.has_virtual_local_rank = true;
+  ::setenv("CUDA_VISIBLE_DEVICES", "4,6", 1);
+  const auto variables =
+      worker_variables(options, group, {"127.0.0.1", 1}, 1, 0, 1, "error.json");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(variables.at("LOCAL_RANK"), "0");
+  EXPECT_EQ(variables.at("RANK"), "1");
+  EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "6");
+}
+
+// A worker with a GPU has no reason to leave the cores near it. Without GPUs,
+// workers compute on their slices of the job's cores.
+TEST(WorkerEnvironment, HasTheJobsCoresIfWorkersComputeOnThem) {
+  const Group group{.node_rank = 0,
+                    .nodes = {{.host = "h", .workers = 2, .role = "r"}}};
+  RunOptions options;
+  options.workers = 2;
+  options.bound_cores.of_worker = {{1, 3}, {0, 2}};
+  const auto cores = [&] {
+    auto variables = worker_variables(options, group, {"127.0.0.1", 1}, 0, 0, 2,
+                                      "error.json");
+    return variables["LOCKSTEP_CORES"];
+  };
+  EXPECT_EQ(cores(), "1,3,0,2");
+  options.is_bound_to_gpus = true;
+  EXPECT_EQ(cores(), "");
+}
+
 }  // namespace
 }  // namespace lockstep::launch
