@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/device/not_finite.h"
 #include "lockstep/models/parameter_budget.h"
 
@@ -63,6 +64,21 @@ OptimizerState read_optimizer_state(const std::string& checkpoint,
   return state;
 }
 
+// Throws CheckpointError if another program saved weights in this folder.
+void refuse_weights_only(const std::string& dir) {
+  if (!has_weights(dir)) return refuse_distributed_checkpoint(dir);
+  throw CheckpointError(
+      {.code = ErrorCode::kCheckpointMissing,
+       .what = dir + " has weights, but nothing says of which model",
+       .expected =
+           fmt::format("{}, or config.json of a language model", kManifestFile),
+       .got = "neither",
+       .fix =
+           "copy config.json and the tokenizer of the model into the folder, "
+           "or train it further: --init-from " +
+           dir});
+}
+
 }  // namespace
 
 bool has_checkpoint(const std::string& dir) {
@@ -100,6 +116,7 @@ CheckpointReader open_checkpoint(const std::string& dir) {
   if (of_newest && of_newest->code() == ErrorCode::kCheckpointVersion) {
     throw *of_newest;
   }
+  if (!of_newest) refuse_weights_only(dir);
   throw CheckpointError(
       {.code = ErrorCode::kCheckpointMissing,
        .what = "there is no complete checkpoint in " + dir,

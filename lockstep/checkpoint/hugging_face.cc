@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/models/model_settings.h"
@@ -24,15 +26,12 @@ using models::LanguageModelSpec;
 using nlohmann::json;
 
 constexpr size_t kLargestConfig = 1 << 20;
-constexpr size_t kLargestIndex = 64 << 20;
 constexpr const char* kConfig = "config.json";
-constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
 
-json read_json(const std::string& path, size_t largest) {
+json read_json(const std::string& path) {
   return parse_strict_json(
-             path, read_file(path, largest),
+             path, read_file(path, kLargestConfig),
              {.depth = 6, .listed = 4096, .fail = fail_checkpoint})
       .root;
 }
@@ -41,7 +40,7 @@ json read_json(const std::string& path, size_t largest) {
 class Config {
  public:
   explicit Config(const std::string& folder)
-      : path_(folder + "/" + kConfig), root_(read_json(path_, kLargestConfig)) {
+      : path_(folder + "/" + kConfig), root_(read_json(path_)) {
     if (!root_.is_object()) refuse("the document", "an object", root_);
   }
 
@@ -169,34 +168,6 @@ LanguageModelSpec llama_spec(const Config& config) {
   return spec;
 }
 
-/// Returns the files with a folder's weights.
-std::set<std::string> weight_files(const std::string& folder) {
-  if (fs::exists(folder + "/" + kWeights)) return {kWeights};
-  const std::string path = folder + "/" + kIndex;
-  const json index = read_json(path, kLargestIndex);
-  const auto refuse = [&](const std::string& got) {
-    throw CheckpointError({.code = ErrorCode::kMalformedData,
-                           .what = path + " has no usable weight_map",
-                           .expected = "names of files in this folder",
-                           .got = got});
-  };
-  if (!index.is_object() || !index.contains("weight_map") ||
-      !index.at("weight_map").is_object()) {
-    refuse("none");
-  }
-  std::set<std::string> files;
-  for (const auto& [name, file] : index.at("weight_map").items()) {
-    const std::string text = file.is_string() ? file.get<std::string>() : "";
-    // A path could lead outside the folder.
-    if (text.empty() || text.find('/') != text.npos || text[0] == '.') {
-      refuse(brief(file));
-    }
-    files.insert(text);
-  }
-  if (files.empty()) refuse("an empty one");
-  return files;
-}
-
 /// Returns true if `name` is a mask or a frequency, which models compute and
 /// files may contain.
 bool is_left_out(const std::string& name, const LanguageModelSpec& spec) {
@@ -214,56 +185,64 @@ std::string full_name(const std::string& name, const LanguageModelSpec& spec) {
   return prefix + name;
 }
 
-const char* table_name(const LanguageModelSpec& spec) {
-  return spec.architecture == Architecture::kGpt2 ? "transformer.wte.weight"
-                                                  : "model.embed_tokens.weight";
+/// Returns true if `name` is that of the table of the tokens.
+bool is_table(const std::string& name) {
+  return name == "transformer.wte.weight" ||
+         name == "model.embed_tokens.weight";
 }
 
+template <class IsIt>
 const torch::Tensor* find_tensor(const NamedTensors& tensors,
-                                 const std::string& name) {
+                                 const IsIt& is_it) {
   const auto found =
       std::find_if(tensors.begin(), tensors.end(),
-                   [&](const auto& item) { return item.first == name; });
+                   [&](const auto& item) { return is_it(item.first); });
   return found == tensors.end() ? nullptr : &found->second;
 }
 
+const torch::Tensor* find_head(const NamedTensors& tensors) {
+  return find_tensor(tensors,
+                     [](const std::string& name) { return name == kHead; });
+}
+
 /// Returns true if the head in `tensors` equals the table of the tokens.
-bool repeats_table(const NamedTensors& tensors, const LanguageModelSpec& spec) {
-  const torch::Tensor* head = find_tensor(tensors, kHead);
-  const torch::Tensor* table = find_tensor(tensors, table_name(spec));
+bool repeats_table(const NamedTensors& tensors) {
+  const torch::Tensor* head = find_head(tensors);
+  const torch::Tensor* table = find_tensor(tensors, is_table);
   return head != nullptr && table != nullptr &&
          head->scalar_type() == table->scalar_type() && head->equal(*table);
 }
 
+using Headers = std::map<std::string, SafeTensorsHeader>;  // by path
+
 /// Returns true if the files have a head that differs from the table of the
 /// tokens. Only reads values from files that have one of the two.
-bool has_own_head(const std::string& folder, const LanguageModelSpec& spec) {
+bool has_own_head(const Headers& headers, const LanguageModelSpec& spec) {
   bool has_head = false;
   std::set<std::string> files;
-  for (const auto& file : weight_files(folder)) {
-    const auto header = read_safetensors_header(folder + "/" + file);
+  for (const auto& [path, header] : headers) {
     for (const auto& entry : header.entries) {
       const std::string name = full_name(entry.name, spec);
       if (name == kHead) has_head = true;
-      if (name == kHead || name == table_name(spec)) files.insert(file);
+      if (name == kHead || is_table(name)) files.insert(path);
     }
   }
   if (!has_head) return false;
   NamedTensors found;
-  for (const auto& file : files) {
-    for (auto& [name, tensor] : read_safetensors(folder + "/" + file).tensors) {
+  for (const auto& path : files) {
+    for (auto& [name, tensor] : read_safetensors(path).tensors) {
       found.emplace_back(full_name(name, spec), std::move(tensor));
     }
   }
-  return !repeats_table(found, spec);
+  return !repeats_table(found);
 }
 
 /// Throws CheckpointError if the files can't have as many parameters as `spec`
 /// promises. It is called before the model takes memory.
-void check_budget(const std::string& folder, const LanguageModelSpec& spec) {
+void check_budget(const std::string& folder, const Headers& headers,
+                  const LanguageModelSpec& spec) {
   int64_t bytes = 0;
-  for (const auto& file : weight_files(folder)) {
-    const auto header = read_safetensors_header(folder + "/" + file);
+  for (const auto& [path, header] : headers) {
     for (const auto& entry : header.entries) {
       bytes += static_cast<int64_t>(entry.end - entry.begin);
     }
@@ -331,16 +310,15 @@ json config_of(const LanguageModelSpec& spec) {
 
 LanguageModelSpec read_hugging_face_config(const std::string& folder) {
   LanguageModelSpec spec = read_config(folder);
-  check_budget(folder, spec);
+  const Headers headers = read_weight_headers(folder);
+  check_budget(folder, headers, spec);
   // transformers also uses the head in the file, whatever the config says.
-  if (spec.is_tied && has_own_head(folder, spec)) spec.is_tied = false;
+  if (spec.is_tied && has_own_head(headers, spec)) spec.is_tied = false;
   return spec;
 }
 
 bool is_hugging_face(const std::string& path) {
-  return fs::is_regular_file(path + "/" + kConfig) &&
-         (fs::is_regular_file(path + "/" + kWeights) ||
-          fs::is_regular_file(path + "/" + kIndex));
+  return fs::is_regular_file(path + "/" + kConfig) && has_weights(path);
 }
 
 std::shared_ptr<LanguageModel> load_hugging_face(const std::string& folder) {
@@ -353,34 +331,27 @@ std::shared_ptr<LanguageModel> load_hugging_face(const std::string& folder) {
 void load_hugging_face(const std::string& folder, const NamedTensors& model) {
   const LanguageModelSpec spec = read_config(folder);
   NamedTensors tensors;
-  for (const auto& file : weight_files(folder)) {
-    auto content = read_safetensors(folder + "/" + file);
-    for (auto& [name, tensor] : content.tensors) {
-      const std::string full = full_name(name, spec);
-      if (is_left_out(full, spec)) continue;
-      tensors.emplace_back(full, std::move(tensor));
-    }
+  for (auto& [name, tensor] : read_weights(folder)) {
+    const std::string full = full_name(name, spec);
+    if (is_left_out(full, spec)) continue;
+    tensors.emplace_back(full, std::move(tensor));
   }
-  if (find_tensor(model, kHead) == nullptr && repeats_table(tensors, spec)) {
-    std::erase_if(tensors,
-                  [](const auto& item) { return item.first == kHead; });
-  }
+  drop_tied_head(model, tensors);
   load_state_dict(model, tensors, folder);
 }
 
-void save_hugging_face(const std::string& folder, const LanguageModel& model) {
-  make_directories(folder);
-  if (!fs::is_empty(folder)) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
-                           .what = folder + " is not empty",
-                           .expected = "a new folder",
-                           .fix = "choose another one, or remove it"});
-  }
-  write_safetensors(folder + "/" + kWeights, {.tensors = state_dict(model),
-                                              .metadata = {{"format", "pt"}}});
-  AtomicFile config(folder + "/" + kConfig);
-  config.write(config_of(model.spec()).dump(2) + "\n");
-  config.commit();
+void drop_tied_head(const NamedTensors& model, NamedTensors& tensors) {
+  if (find_head(model) != nullptr || !repeats_table(tensors)) return;
+  std::erase_if(tensors, [](const auto& item) { return item.first == kHead; });
+}
+
+size_t save_hugging_face(const std::string& folder, const LanguageModel& model,
+                         uint64_t max_shard_bytes) {
+  const size_t files =
+      write_weights(folder, state_dict(model), max_shard_bytes);
+  write_atomically(folder + "/" + kConfig,
+                   config_of(model.spec()).dump(2) + "\n");
+  return files;
 }
 
 }  // namespace lockstep

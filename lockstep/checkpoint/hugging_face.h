@@ -1,15 +1,17 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/models/language/language_model.h"
 
 namespace lockstep {
 
-/// Folders in the format of Hugging Face: config.json and model.safetensors (or
-/// its shards with model.safetensors.index.json) of a GPT-2 or a Llama.
+/// Folders in the format of Hugging Face: config.json and the weights (see
+/// weights.h) of a GPT-2 or a Llama.
 
 /// Returns the sizes in config.json. The head is tied if config.json says so,
 /// unless the files have an `lm_head.weight` that differs from the table of the
@@ -29,12 +31,18 @@ std::shared_ptr<models::LanguageModel> load_hugging_face(
 /// as above, and also if that model is tied and the files have a separate head.
 void load_hugging_face(const std::string& folder, const NamedTensors& model);
 
+/// Removes `lm_head.weight` from the tensors if it equals the table of the
+/// tokens and `model`, a state dict, has no separate head. The state dict of a
+/// tied model in PyTorch has both.
+void drop_tied_head(const NamedTensors& model, NamedTensors& tensors);
+
 /// Returns true if `path` is such a folder.
 bool is_hugging_face(const std::string& path);
 
-/// Writes a folder that transformers' from_pretrained() can read. The folder
-/// must be empty or not exist. Throws IoError and CheckpointError.
-void save_hugging_face(const std::string& folder,
-                       const models::LanguageModel& model);
+/// Writes a folder that transformers' from_pretrained() can read, as
+/// write_weights() does, and returns the number of its safetensors files.
+size_t save_hugging_face(const std::string& folder,
+                         const models::LanguageModel& model,
+                         uint64_t max_shard_bytes = kMaxShardBytes);
 
 }  // namespace lockstep

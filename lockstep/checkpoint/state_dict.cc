@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/comm/transport/shared_memory.h"
 
 namespace lockstep {
@@ -235,7 +236,7 @@ void save(const torch::nn::Module& module, const std::string& path) {
 }
 
 void load(torch::nn::Module& module, const std::string& path) {
-  load_state_dict(module, read_safetensors(path).tensors, path);
+  load_state_dict(module, read_weights(path), path);
 }
 
 }  // namespace lockstep

@@ -46,10 +46,12 @@ std::string parameter_digest(const torch::nn::Module& module);
 /// Returns the same for a state dict.
 std::string parameter_digest(NamedTensors entries);
 
-/// Save or load only a module (no optimizer) as one safetensors file. To write
-/// the names of the module that a wrapper wraps, without "module.", save
+/// Saves only a module (no optimizer) as one safetensors file. To write the
+/// names of the module that a wrapper wraps, without "module.", save
 /// *model->module().
 void save(const torch::nn::Module& module, const std::string& path);
+/// Loads such a file, or a folder with model.safetensors or with the files that
+/// model.safetensors.index.json lists.
 void load(torch::nn::Module& module, const std::string& path);
 
 }  // namespace lockstep

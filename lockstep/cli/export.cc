@@ -1,17 +1,22 @@
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
-#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
 #include "lockstep/cli/start/add_option.h"
@@ -27,6 +32,7 @@ namespace {
 struct ExportFlags {
   std::string checkpoint;
   std::string out_dir;
+  std::string max_shard_size = "50GB";
 };
 
 using Json = nlohmann::ordered_json;
@@ -120,17 +126,45 @@ std::string save_tokenizer(const std::string& folder,
   return names + ", lockstep_tokenizer.json";
 }
 
+/// Returns the bytes that "5GB", "200MB" or "1000" stands for. The units are
+/// powers of 1000, as in transformers.
+uint64_t to_shard_bytes(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, double>, 4> kUnits{
+      {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
+  constexpr double kMost = 1e15;
+  std::string_view digits = text;
+  double factor = 1;
+  for (const auto& [unit, bytes] : kUnits) {
+    if (!digits.ends_with(unit)) continue;
+    digits.remove_suffix(unit.size());
+    factor = bytes;
+    break;
+  }
+  const double size = parse_number<double>(digits).value_or(0) * factor;
+  if (size >= 1 && size <= kMost) return static_cast<uint64_t>(size);
+  throw BadUsage(
+      fmt::format("[usage] --max-shard-size: expected bytes, or a number with "
+                  "KB, MB, GB or TB, got '{}'; try --max-shard-size 5GB",
+                  text));
+}
+
+/// Returns the names of the files that write_weights() wrote.
+std::string names_of_weights(size_t files) {
+  if (files == 1) return "model.safetensors";
+  return fmt::format(
+      "model-*-of-{:05}.safetensors, model.safetensors.index.json", files);
+}
+
 /// Writes the state dict of an image model. A ResNet's is the same as
 /// torchvision's.
-void export_images(const CheckpointReader& reader, const std::string& folder) {
+void export_images(const CheckpointReader& reader, const std::string& folder,
+                   uint64_t max_shard_bytes) {
   const auto model = models::make(
       models::spec_from_settings(reader.info().model), models::Init::kNone);
   reader.load(*model);
-  make_directories(folder);
-  write_safetensors(
-      folder + "/model.safetensors",
-      {.tensors = state_dict(*model), .metadata = {{"format", "pt"}}});
-  fmt::print("{} -> {}: model.safetensors\n", reader.path(), folder);
+  const size_t files =
+      write_weights(folder, state_dict(*model), max_shard_bytes);
+  fmt::print("{} -> {}: {}\n", reader.path(), folder, names_of_weights(files));
 }
 
 void run(const ExportFlags& flags) {
@@ -139,16 +173,18 @@ void run(const ExportFlags& flags) {
         "[usage] export needs --checkpoint DIR, a checkpoint or the --out-dir "
         "of a run, and --out-dir DIR, a new folder");
   }
+  const uint64_t max_shard_bytes = to_shard_bytes(flags.max_shard_size);
   if (!is_hugging_face(flags.checkpoint)) {
     const CheckpointReader reader = open_checkpoint(flags.checkpoint);
     if (!tasks::is_of_text(reader.info())) {
-      return export_images(reader, flags.out_dir);
+      return export_images(reader, flags.out_dir, max_shard_bytes);
     }
   }
   const tasks::TextModel loaded = tasks::load_text_model(flags.checkpoint);
-  save_hugging_face(flags.out_dir, *loaded.model);
-  fmt::print("{} -> {}: config.json, model.safetensors, {}\n",
-             loaded.checkpoint, flags.out_dir,
+  const size_t files =
+      save_hugging_face(flags.out_dir, *loaded.model, max_shard_bytes);
+  fmt::print("{} -> {}: config.json, {}, {}\n", loaded.checkpoint,
+             flags.out_dir, names_of_weights(files),
              save_tokenizer(flags.out_dir, loaded));
 }
 
@@ -164,6 +200,11 @@ void add_export(CLI::App& app) {
            "load_state_dict() of torchvision, or for --init-from",
            "DIR")
       ->default_str("required");
+  command
+      ->add_option("--max-shard-size", flags->max_shard_size,
+                   "largest file of weights, such as 5GB or 200MB; a larger "
+                   "model is written to several files and an index")
+      ->type_name("SIZE");
   command->callback([flags] { run(*flags); });
 }
 

@@ -147,24 +147,12 @@ TEST_F(HuggingFaceFolder, RefusesAConfigThatPromisesMoreThanTheWeights) {
   EXPECT_EQ(with("n_layer", 1 << 24), ErrorCode::kStateMismatch);
 }
 
-TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeadsElsewhere) {
-  write("gpt-char");
-  std::filesystem::rename(path() + "/model.safetensors",
-                          path() + "/part.safetensors");
-  const auto with_index = [&](const json& index) {
-    write_text(path() + "/model.safetensors.index.json", index.dump());
-    return error_code_of([&] { load_hugging_face(path()); });
-  };
-  EXPECT_EQ(with_index({{"weight_map", {{"a", "part.safetensors"}}}}),
-            std::nullopt);
-  for (const json& index :
-       {json::object(), json::array(), json{{"weight_map", 7}},
-        json{{"weight_map", json::object()}}, json{{"weight_map", {{"a", 7}}}},
-        json{{"weight_map", {{"a", "../model/part.safetensors"}}}},
-        json{{"weight_map", {{"a", ".."}}}},
-        json{{"weight_map", {{"a", ""}}}}}) {
-    EXPECT_EQ(with_index(index), ErrorCode::kMalformedData) << index;
-  }
+TEST_F(HuggingFaceFolder, MayHaveSeveralFiles) {
+  const auto model = models::make_language_model(small_spec("llama-char"));
+  EXPECT_GT(save_hugging_face(path(), *model, 100'000), 2u);
+  EXPECT_TRUE(is_hugging_face(path()));
+  EXPECT_EQ(parameter_digest(*load_hugging_face(path())),
+            parameter_digest(*model));
 }
 
 TEST_F(HuggingFaceFolder, IsNotWrittenOverAnother) {

@@ -78,6 +78,7 @@ IMAGES = {f"photos/{split}/{name}/{number}.png": png
 # that gets the path and the folder of the programs.
 FILES = {
     "README.md": {"program": SH},
+    "docs/checkpoints.md": {"tinyshakespeare.txt": text},
     "docs/commands.md": {"book.txt": text, "program": SH},
     "docs/image-data.md": {
         **IMAGES,
@@ -114,6 +115,9 @@ SUBSTITUTIONS = {
     "docs/checkpoints.md": [
         ("--max-steps 500", "--max-steps 3 --no-eval", MINUTES),
         ("--checkpoint-every 20", "--checkpoint-every 2", MINUTES),
+        ("--max-steps 20", "--max-steps 2 --no-eval", MINUTES),
+        ("--init-from saved", "--init-from hf",
+         "PyTorch: tests/cli/parity/distributed_checkpoint_test.cc"),
     ],
     "docs/clusters.md": [
         ("sbatch", None, "a cluster: tests/comm/slurm_test.cc"),

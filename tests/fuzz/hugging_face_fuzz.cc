@@ -1,7 +1,8 @@
 // Feeds a Hugging Face folder to load_hugging_face(). The bytes up to the first
-// zero are config.json, those up to the second zero are the index of the shards
-// (if not empty), and the rest is a file of weights. An accepted model has the
-// sizes in the config, and is the same after it is saved and loaded again.
+// zero are config.json, those up to the second zero are the index (if not
+// empty), and the rest is a file of weights: part.safetensors if there is an
+// index, or else model.safetensors. An accepted model has the sizes in the
+// config, and is the same after it is saved in several files and loaded again.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -54,9 +55,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::Folder folder;
   fuzz::write(folder, "config.json", fuzz::take_part(bytes));
   const std::string_view index = fuzz::take_part(bytes);
-  if (!index.empty())
+  if (!index.empty()) {
     fuzz::write(folder, "model.safetensors.index.json", index);
-  fuzz::write(folder, "model.safetensors", bytes);
+  }
+  fuzz::write(folder, index.empty() ? "model.safetensors" : "part.safetensors",
+              bytes);
   try {
     const auto model = load_hugging_face(folder.path());
     int64_t elements = 0;
@@ -66,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require(elements == models::count_parameters(model->spec()),
                   "the model has other sizes than its config");
     const fuzz::Folder again;
-    save_hugging_face(again.path(), *model);
+    save_hugging_face(again.path(), *model, 100);
     fuzz::check_same(*load_hugging_face(again.path()), *model);
   } catch (const Error& error) {
     fuzz::require_plain_message(error);

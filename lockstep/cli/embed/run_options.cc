@@ -143,7 +143,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
   add(app.add_option(
           "--init-from", flags.options.init_from(),
           "weights to start from: a checkpoint, a .safetensors file or a "
-          "Hugging Face folder; it also gives the sizes of a language model"))
+          "folder of Hugging Face or torch.distributed.checkpoint; it also "
+          "gives the sizes of a language model"))
       ->type_name("PATH")
       ->default_str("random weights");
   auto* resume =

@@ -14,8 +14,8 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
-#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/random.h"
@@ -32,15 +32,18 @@ namespace {
 // first step.
 constexpr int64_t kPlainSteps = 2;
 
-// Loads the weights to start from: a checkpoint, a run's folder, a Hugging Face
-// folder or a file.
+// Loads the weights to start from: a checkpoint, a run's folder, a folder with
+// weights or a file.
 void load_weights(const std::string& from, const NamedTensors& model) {
   if (is_hugging_face(from)) {
     load_hugging_face(from, model);
-  } else if (std::filesystem::is_directory(from)) {
+  } else if (std::filesystem::is_directory(from) &&
+             (has_checkpoint(from) || !has_weights(from))) {
     open_checkpoint(from).load(model);
   } else {
-    load_state_dict(model, read_safetensors(from).tensors, from);
+    NamedTensors tensors = read_weights(from);
+    drop_tied_head(model, tensors);
+    load_state_dict(model, tensors, from);
   }
 }
 
