@@ -2,7 +2,7 @@
 
 usage: torch_distributed_tests.py gloo|lockstep [--ranks N] [-k PATTERN]... [--json FILE]
 
-Needs torch 2.15, numpy and expecttest. Many of the tests are skipped unless the backend
+Needs torch 2.15, numpy and expecttest (pip install expecttest). Many of the tests are skipped unless the backend
 is called gloo, so Lockstep's backend takes that name here.
 """
 

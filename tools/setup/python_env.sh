@@ -112,7 +112,8 @@ pip_install() {
 
 check_python() {
   run_logged "$log.check" "$1/bin/python" -c \
-    'import torch, torchvision, numpy, safetensors, tokenizers, transformers' || fail \
+    'import torch, torchvision, numpy, safetensors, tokenizers, transformers, \
+accelerate, lightning' || fail \
     "the environment does not work" "to import torch" \
     "$(cause_of "$log.check")" "the whole output is in $log.check"
 }

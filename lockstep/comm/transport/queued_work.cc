@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-/// Returns the title as c10d expects it: null if there is none.
+/// Returns the title as c10d expects it: null instead of an empty one.
 const char* title_of(const ProfilerEvent& event) {
   return event.title.empty() ? nullptr : event.title.c_str();
 }

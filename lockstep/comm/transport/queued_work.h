@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// What a profiler shows of an operation. Without a title, it shows nothing.
+/// An operation as a profiler shows it. It is not shown without a title.
 struct ProfilerEvent {
   std::string title;  ///< "shm:reduce"
   std::vector<at::Tensor> inputs;
