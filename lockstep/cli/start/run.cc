@@ -439,7 +439,7 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
       "seconds from the first signal to SIGKILL; or set "
       "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
       ->check(number(0))
-      ->default_str("5 after a failure, 30 after a signal or a lost output")
+      ->default_str("after a failure 5, else 30")
       ->group(group);
   add(command, "--signals-to-handle", flags.signals, "LIST",
       "signals that are forwarded to the workers and end the job; SIGUSR1 "

@@ -43,6 +43,24 @@ TEST_P(PythonBackend, ComputesWhatGlooComputes) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, PythonBackend, testing::Values(1, 2, 3, 5));
 
+// Gloo needs the name of the network's interface, which differs between the
+// hosts.
+TEST(PythonBackend, ComputesOnTwoHostsWhatGlooComputes) {
+  if (!python_has("torch")) GTEST_SKIP() << "no torch in Python";
+  const std::string rank =
+      "export GLOO_SOCKET_IFNAME=$(ls /sys/class/net | grep ^ls); "
+      "exec " LOCKSTEP_TEST_PYTHON " " +
+      kFolder + "python_backend.py";
+  const auto ended = run_command(
+      {.arguments = {LOCKSTEP_SOURCE_DIR "/tests/cli/two_hosts.sh", kProgram,
+                     "--no-python", "--", "bash", "-c", rank},
+       .environment = with_package(),
+       .deadline_s = 200});
+  if (ended.exit_code == 77) GTEST_SKIP() << "no namespaces: " << ended.err;
+  EXPECT_TRUE(ended.ok()) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "calls are those of Gloo")) << ended.out;
+}
+
 // torch then wraps the backend, and compares the calls of the ranks over Gloo.
 TEST(PythonBackend, WorksInDetailMode) {
   compare_with_gloo(2, {{"TORCH_DISTRIBUTED_DEBUG", "DETAIL"}});
