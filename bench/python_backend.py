@@ -3,7 +3,7 @@
 
 Run it in the Python environment of the wheel. The backends take turns, round by round,
 so both see the same machine. Prints tables in Markdown: the median step time of
-PyTorch's DDP, and the median time of an all-reduce.
+PyTorch's DDP and FSDP2, and the median time of an all-reduce.
 
     bench/python_backend.py --rounds 3 --ranks 2,4 --models mlp,gpt-char
 """
@@ -76,6 +76,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--models", default="mlp,gpt-char,resnet18")
+    parser.add_argument("--fsdp2-models", default="gpt-wide")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--all-reduce-of", choices=BACKENDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -85,11 +86,14 @@ def main():
     steps, calls = {}, {}
     for _ in range(options.rounds):
         for ranks in map(int, options.ranks.split(",")):
-            for model in options.models.split(","):
-                times = steps.setdefault((model, ranks), {})
+            works = [("ddp", model) for model in options.models.split(",") if model]
+            works += [("fsdp2", model)
+                      for model in options.fsdp2_models.split(",") if model]
+            for mode, model in works:
+                times = steps.setdefault((f"{mode} {model}", ranks), {})
                 for backend in BACKENDS:
                     found = run(ranks, [
-                        HERE.with_name("pytorch_step_time.py"), "--mode", "ddp",
+                        HERE.with_name("pytorch_step_time.py"), "--mode", mode,
                         "--fused", "--model", model, "--batch", BATCHES[model],
                         "--steps", options.steps, "--backend", backend])
                     times.setdefault(backend, []).append(found["median_ms"] / 1e3)
@@ -98,7 +102,7 @@ def main():
                 for size, seconds in found.items():
                     row = calls.setdefault((f"{int(size):,} B", ranks), {})
                     row.setdefault(backend, []).append(seconds)
-    print_table("DDP", "ms", 1e3, steps)
+    print_table("step", "ms", 1e3, steps)
     print_table("all-reduce", "us", 1e6, calls)
 
 

@@ -8,8 +8,9 @@ prints one line of JSON:
         --mode ddp --model mlp --batch 64 --fused
 
 Modes: `single` is one process with all cores, or with --device on a GPU. `ddp`
-is DistributedDataParallel over Gloo, with one process per share of the cores. `ideal` is like `ddp`, but
-its processes never communicate. No DDP can be faster.
+is DistributedDataParallel over Gloo, with one process per share of the cores.
+`ideal` is like `ddp`, but its processes never communicate. No DDP can be faster.
+`fsdp2` is fully_shard() of each block and of the model.
 
 The work is float32 or, with --bf16, autocast; one fixed synthetic batch; SGD
 (lr 1e-3, momentum 0.9) or, for language models, AdamW (lr 1e-3). The whole step
@@ -51,6 +52,7 @@ die_with_parent()  # before the import of torch, which takes seconds
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 CLASSES = 10
@@ -178,7 +180,7 @@ def make_work(model, samples):
 def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument('--mode', choices=['single', 'ddp', 'ideal'],
+    parser.add_argument('--mode', choices=['single', 'ddp', 'ideal', 'fsdp2'],
                         required=True)
     parser.add_argument('--model', choices=MODELS, required=True)
     parser.add_argument('--batch', type=int, required=True,
@@ -196,7 +198,8 @@ def parse_arguments():
     parser.add_argument('--channels-last', action='store_true')
     parser.add_argument('--bf16', action='store_true', help='autocast')
     parser.add_argument('--backend', default='gloo',
-                        help='of ddp: gloo, or lockstep with its wheel [gloo]')
+                        help='of ddp and fsdp2: gloo, or lockstep with its wheel '
+                             '[gloo]')
     parser.add_argument('--device', default='cpu',
                         help='single: cpu, or a GPU such as cuda:0')
     arguments = parser.parse_args()
@@ -250,6 +253,10 @@ def main():
     if args.mode == 'ddp':
         model = nn.parallel.DistributedDataParallel(
             network, gradient_as_bucket_view=args.bucket_view)
+    if args.mode == 'fsdp2':
+        for block in getattr(network, 'blocks', []):
+            fully_shard(block)
+        fully_shard(network)
     if args.model in GPTS:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3,
                                       fused=args.fused)
