@@ -14,7 +14,7 @@ import time
 import unittest
 
 from sim_program import (DEADLINE_S, ONE_THREAD, PLAIN_LAYOUT, FolderTest,
-                         Programs, digest, environment, read_json)
+                         Programs, digest, environment, read_json, run)
 
 IMAGES = ("--model", "cnn", "--data", "synthetic", "--seed", "1", "--shards",
           "4", "--batch-size", "16", "--no-eval", *PLAIN_LAYOUT)
@@ -80,6 +80,15 @@ class Digests(DigestTest):
 
     def test_resnet(self):
         self.compare(RESNET, ["dp", "ddp"], [2])
+
+
+    def test_ranks_that_see_one_device(self):
+        """Each rank's only device has the index 0 (--virtual-local-rank)."""
+        program = Programs.path(on_devices=True)
+        output = run("run", "--nproc-per-node", "2", "--virtual-local-rank", "--",
+                     program, "train", *SHORT, *ONE_THREAD, "--strategy", "ddp",
+                     cwd=self.folder, SIM_DEVICES="1")
+        self.assertEqual(digest(output), self.slices(*SHORT))
 
 
 class Options(DigestTest):
