@@ -14,6 +14,7 @@
 #include "lockstep/base/output.h"
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/models/model_settings.h"
 
 namespace lockstep {

@@ -5,13 +5,15 @@
 #include <string>
 
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/checkpoint/weights.h"
 #include "lockstep/models/language/language_model.h"
 
 namespace lockstep {
 
-/// Folders in the format of Hugging Face: config.json and the weights (see
-/// weights.h) of a GPT-2 or a Llama.
+/// Folders in the format of Hugging Face: config.json and model.safetensors (or
+/// its shards with model.safetensors.index.json) of a GPT-2 or a Llama.
+
+/// Largest shard that transformers 5 writes by default.
+inline constexpr uint64_t kMaxShardBytes = 50'000'000'000;
 
 /// Returns the sizes in config.json. The head is tied if config.json says so,
 /// unless the files have an `lm_head.weight` that differs from the table of the
@@ -39,8 +41,10 @@ void drop_tied_head(const NamedTensors& model, NamedTensors& tensors);
 /// Returns true if `path` is such a folder.
 bool is_hugging_face(const std::string& path);
 
-/// Writes a folder that transformers' from_pretrained() can read, as
-/// write_weights() does, and returns the number of its safetensors files.
+/// Writes a folder that transformers' from_pretrained() can read, and returns
+/// the number of its safetensors files. The folder must be empty or not exist.
+/// A file has at most `max_shard_bytes` of weights, unless one tensor is
+/// larger. Throws IoError and CheckpointError.
 size_t save_hugging_face(const std::string& folder,
                          const models::LanguageModel& model,
                          uint64_t max_shard_bytes = kMaxShardBytes);

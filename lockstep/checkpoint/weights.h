@@ -14,9 +14,6 @@ namespace lockstep {
 /// model.safetensors.index.json. A folder with both is read from
 /// model.safetensors, as transformers does.
 
-/// Largest shard that transformers 5 writes by default.
-inline constexpr uint64_t kMaxShardBytes = 50'000'000'000;
-
 /// Returns true if `path` is such a folder.
 bool has_weights(const std::string& path);
 
@@ -35,7 +32,7 @@ std::map<std::string, SafeTensorsHeader> read_weight_headers(
 /// files as transformers does it. The index is written last. Throws IoError and
 /// CheckpointError.
 size_t write_weights(const std::string& folder, const NamedTensors& tensors,
-                     uint64_t max_shard_bytes = kMaxShardBytes);
+                     uint64_t max_shard_bytes);
 
 /// Throws CheckpointError, which says how to convert it, if `folder` was
 /// written by torch.distributed.checkpoint in a format that Lockstep does not

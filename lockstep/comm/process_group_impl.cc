@@ -106,10 +106,12 @@ class GroupStore : public c10d::PrefixStore {
 
 c10::intrusive_ptr<c10d::TCPStore> tcp_store_of(c10d::Store& store) {
   auto* const prefix = dynamic_cast<c10d::PrefixStore*>(&store);
-  return prefix == nullptr
-             ? nullptr
-             : c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(
-                   prefix->getUnderlyingNonPrefixStore());
+  if (prefix == nullptr) return nullptr;
+  const auto base = prefix->getUnderlyingNonPrefixStore();
+  auto* const tcp = dynamic_cast<c10d::TCPStore*>(base.get());
+  // c10's own cast of a temporary pointer leaks an object of another class.
+  return tcp == nullptr ? nullptr
+                        : c10::intrusive_ptr<c10d::TCPStore>::reclaim_copy(tcp);
 }
 
 void check_device_types(const std::vector<std::string>& types) {

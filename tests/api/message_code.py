@@ -18,7 +18,10 @@ NO_CODE = ("ceil(N / K)", "ceil(samples / shards)", "2(x3)", "var(--paper)",
            "lockstep::SyncBatchNorm(, eps=, ranks=)",
            "from safetensors.torch import save_file; save_file("
            "{k: v.contiguous() for k, v in torch.load('', weights_only=True).items()}, "
-           "'model.safetensors')")
+           "'model.safetensors')",
+           "state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in "
+           "reader.read_metadata().state_dict_metadata.items() if hasattr(m, "
+           "'size')}; dcp.load(state, storage_reader=reader); save_file(state, '/')")
 
 
 def messages_of(text):

@@ -101,7 +101,7 @@ TEST_F(WeightsInTwoFiles, GiveATensorThatIsTooLargeAFileOfItsOwn) {
                        {"e", file(4)}}));
   EXPECT_EQ(write_weights(folder.path("one"), tensors, 20), 1u);
   EXPECT_EQ(only_entry(folder.path("one")).filename(), kSingle);
-  EXPECT_EQ(write_weights(folder.path("none"), {}), 1u);
+  EXPECT_EQ(write_weights(folder.path("none"), {}, 20), 1u);
   EXPECT_TRUE(read_weights(folder.path("none")).empty());
 }
 
@@ -113,7 +113,7 @@ TEST_F(WeightsInTwoFiles, AreNotReadIfThereIsASingleFile) {
 }
 
 TEST_F(WeightsInTwoFiles, AreNotWrittenOverOthers) {
-  EXPECT_EQ(error_code_of([&] { write_weights(path(), tensors_); }),
+  EXPECT_EQ(error_code_of([&] { write_weights(path(), tensors_, 200); }),
             ErrorCode::kCheckpointNotSaved);
 }
 
