@@ -62,6 +62,12 @@ std::string last_line(const std::string& text) {
   return text.substr(start, end + 1 - start);
 }
 
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
 std::string without_tags(std::string_view message) {
   const size_t end = message.find("] ");
   if (message.starts_with('[') && end != std::string_view::npos &&

@@ -13,6 +13,9 @@ std::string first_line(std::string_view text);
 /// Returns the last line of `text` that is not blank.
 std::string last_line(const std::string& text);
 
+/// Returns `text` without blanks and tabs at its beginning and end.
+std::string_view trimmed(std::string_view text);
+
 /// Removes the component and the code from an error message that another
 /// process printed: "[io] no such file [file-access]" becomes "no such file".
 /// The error that it causes has its own component and code.

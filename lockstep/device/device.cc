@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/memory.h"
@@ -23,12 +24,6 @@ namespace {
 constexpr std::string_view kForms =
     "auto or all, a count (2, 2xcpu or 2xcuda), cpu, cuda, or a list like "
     "cuda:0,cuda:1 or cpu:0,cpu:1";
-
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 std::optional<int> to_int(std::string_view text) {
   const auto value = parse_number<int>(text);
@@ -225,7 +220,7 @@ std::vector<Device> parse_list(std::string_view list, Duplicates duplicates,
   std::vector<Device> parsed;
   for (std::string_view rest = list;;) {
     const auto comma = rest.find(',');
-    parsed.push_back(parse_name(trim(rest.substr(0, comma))));
+    parsed.push_back(parse_name(trimmed(rest.substr(0, comma))));
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
@@ -259,7 +254,7 @@ std::optional<c10::DeviceType> parse_device_type(std::string_view name) {
 
 std::vector<Device> devices(std::string_view list, Duplicates duplicates,
                             Oversubscription oversubscription) {
-  const std::string_view asked = trim(list);
+  const std::string_view asked = trimmed(list);
   const auto best = accelerator::available().value_or(c10::kCPU);
   const auto first = [&](int count, c10::DeviceType type) {
     return type == c10::kCPU ? host_slices(count, asked, oversubscription)

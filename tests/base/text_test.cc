@@ -13,6 +13,13 @@ TEST(LastLine, SkipsBlankOnesAtTheEnd) {
   EXPECT_EQ(last_line(" \n"), "");
 }
 
+TEST(Trimmed, HasNoBlanksAndTabsAtItsEnds) {
+  EXPECT_EQ(trimmed(" \ta b\t "), "a b");
+  EXPECT_EQ(trimmed("a"), "a");
+  EXPECT_EQ(trimmed(" \t"), "");
+  EXPECT_EQ(trimmed(""), "");
+}
+
 TEST(Nearest, FindsEachKindOfSlip) {
   EXPECT_EQ(nearest("resnet18", kModels), "resnet18");
   EXPECT_EQ(nearest("resnet8", kModels), "resnet18");    // deletion

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/launch/options/option_values.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -108,7 +108,7 @@ std::map<std::string, std::string> variables_of_own_gpu(int local_rank) {
            .fix = "start fewer workers with --nproc-per-node, or "
                   "list more GPUs"});
     }
-    gpu = trimmed(gpu);
+    gpu = std::string(trimmed(gpu));
   }
   std::map<std::string, std::string> variables{{kCudaVariable, gpu}};
   if (is_hip) variables[kHipVariable] = gpu;

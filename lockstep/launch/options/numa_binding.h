@@ -30,7 +30,7 @@ struct BoundCores {
 
 /// Returns the cores for `workers` workers, out of the `allowed` ones. `gpus`
 /// has the PCI addresses of the GPUs, and the worker of local rank k uses GPU
-/// k. If there are none, workers are distributed evenly over the NUMA nodes, in
+/// k. Without GPUs, workers are distributed evenly over the NUMA nodes, in
 /// order of local rank, and count as GPUs of their node. `root` is the folder
 /// that contains /sys; tests pass their own. Throws LaunchError.
 BoundCores bind_to_numa(NumaBinding binding, int workers,

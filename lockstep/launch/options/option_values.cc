@@ -92,12 +92,6 @@ int signal_of(const std::string& name) {
 
 }  // namespace
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 int parse_nproc(const std::string& text) {
   if (const auto number = to_count(text)) return *number;
   if (text == "cpu") return core_count();
@@ -190,7 +184,7 @@ std::string signal_name(int signal) {
 std::vector<int> parse_signals(const std::string& names) {
   std::vector<int> signals;
   for (const auto& name : split(names)) {
-    const int signal = signal_of(trimmed(name));
+    const int signal = signal_of(std::string(trimmed(name)));
     if (std::find(signals.begin(), signals.end(), signal) == signals.end()) {
       signals.push_back(signal);
     }

@@ -7,9 +7,6 @@
 // Parsers for the values of options of `lockstep run`.
 namespace lockstep::launch {
 
-/// Returns `text` without blanks at its beginning and end.
-std::string trimmed(const std::string& text);
-
 /// Returns the number of workers that `text` asks for: a number, `cpu` (one for
 /// each core that this process may use), `gpu` (one for each CUDA device) or
 /// `auto` (GPUs if there are any, else cores). Throws InvalidArgument, or
