@@ -1,13 +1,16 @@
 // The Python module lockstep._c10d_X_Y, for torch X.Y: Lockstep's ranks as a
 // backend of torch.distributed.
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <pybind11/chrono.h>
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
@@ -41,6 +44,17 @@ std::string host_of(c10d::Store& store) {
   return env("MASTER_ADDR").value_or(store::loopback_host());
 }
 
+/// Returns the part of `store` for this group. A program that destroys its
+/// group and makes it again gets the same store, with the old addresses of the
+/// ranks. So each rank counts its groups there, and the ranks of one count
+/// meet.
+c10::intrusive_ptr<c10d::Store> store_of_group(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  const int64_t number = store->add(fmt::format("groups of rank {}", rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("group {}", number),
+                                                store);
+}
+
 /// Connects the ranks that meet in `store`, which no other group uses. Titles
 /// for a profiler begin with `name`. Called without the GIL.
 c10::intrusive_ptr<c10d::Backend> make_backend(
@@ -51,7 +65,8 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
     transport = std::make_shared<SingleRank>();
     transport->set_timeout(timeout);
   } else {
-    const ProcessGroup::Impl group(store, rank, size, host_of(*store),
+    const ProcessGroup::Impl group(store_of_group(store, rank), rank, size,
+                                   host_of(*store),
                                    ProcessGroupOptions().timeout(timeout));
     transport = group.transport;
   }

@@ -89,14 +89,15 @@ TEST_P(PythonPrograms, ComputeWhatTheyComputeOverGloo) {
 
 INSTANTIATE_TEST_SUITE_P(
     Of, PythonPrograms,
-    testing::Values(
-        std::vector<std::string>{"fsdp2", "zero_redundancy",
-                                 "distributed_checkpoint", "compiled"},
-        std::vector<std::string>{"forked_workers", "sparse_gradients",
-                                 "many_groups", "two_plugins",
-                                 "buckets_in_shared_memory", "flight_recorder"},
-        std::vector<std::string>{"accelerate", "trainer"},
-        std::vector<std::string>{"lightning"}),
+    testing::Values(std::vector<std::string>{"fsdp2", "zero_redundancy",
+                                             "distributed_checkpoint",
+                                             "compiled"},
+                    std::vector<std::string>{
+                        "forked_workers", "sparse_gradients", "many_groups",
+                        "two_plugins", "buckets_in_shared_memory",
+                        "flight_recorder", "groups_made_again"},
+                    std::vector<std::string>{"accelerate", "trainer"},
+                    std::vector<std::string>{"lightning"}),
     [](const auto& instance) { return instance.param.front(); });
 
 class PythonFaults : public testing::TestWithParam<const char*> {
