@@ -43,6 +43,7 @@ help: ## List the targets
 setup: ## Install packages and the Python environment
 	@tools/setup/packages.sh build test tools
 	@tools/setup/python_env.sh
+	@tools/setup/wheel_tools.sh
 
 # Installs what the program needs. Without a GPU it downloads 0.5 GB, not 2.6.
 setup-build:

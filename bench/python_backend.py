@@ -20,6 +20,8 @@ import time
 HERE = pathlib.Path(__file__).resolve()
 BACKENDS = ("lockstep", "gloo")
 BATCHES = {"mlp": 64, "gpt-char": 16, "resnet18": 32, "gpt-wide": 8}
+# A step of gpt-wide takes seconds: (warm-up steps, steps).
+FEWER_STEPS = {"gpt-wide": (1, 4)}
 SIZES = [4, 4096, 1 << 20, 16 << 20, 256 << 20]
 DEADLINE_S = 600
 
@@ -91,11 +93,13 @@ def main():
                       for model in options.fsdp2_models.split(",") if model]
             for mode, model in works:
                 times = steps.setdefault((f"{mode} {model}", ranks), {})
+                warmup, count = FEWER_STEPS.get(model, (5, options.steps))
                 for backend in BACKENDS:
                     found = run(ranks, [
                         HERE.with_name("pytorch_step_time.py"), "--mode", mode,
                         "--fused", "--model", model, "--batch", BATCHES[model],
-                        "--steps", options.steps, "--backend", backend])
+                        "--warmup", warmup, "--steps", count,
+                        "--backend", backend])
                     times.setdefault(backend, []).append(found["median_ms"] / 1e3)
             for backend in BACKENDS:
                 found = run(ranks, [HERE, "--all-reduce-of", backend])

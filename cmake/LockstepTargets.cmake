@@ -16,8 +16,10 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
 set(LOCKSTEP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow)
-# Fused multiply-add would make a sum depend on how a loop was vectorised.
-set(LOCKSTEP_FLAGS -fPIC -ffp-contract=off ${LOCKSTEP_WARNINGS})
+# Fused multiply-add would make a sum depend on how a loop was vectorised. The messages
+# of LibTorch's macros name source files, from the root of the project.
+set(LOCKSTEP_FLAGS -fPIC -ffp-contract=off ${LOCKSTEP_WARNINGS}
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})

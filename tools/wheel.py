@@ -35,19 +35,33 @@ def run(*command, cwd=None):
     return done.stdout
 
 
-def stage_package(folders, stage):
+def torch_requirement(versions):
+    """Returns "torch>=2.11,<2.14,!=2.12.*" for ["2.13", "2.11"]."""
+    minors = {tuple(map(int, version.split("."))) for version in versions}
+    (major, first), (_, last) = min(minors), max(minors)
+    gaps = [f"!={major}.{minor}.*" for minor in range(first, last)
+            if (major, minor) not in minors]
+    return ",".join([f"torch>={major}.{first}", f"<{major}.{last + 1}", *gaps])
+
+
+def stage_package(folders, versions, stage):
     """Copies the sources of the package and what was built for it."""
     shutil.copytree(ROOT / "python", stage, ignore=shutil.ignore_patterns("*.cc"))
     shutil.copy(ROOT / "docs" / "pytorch.md", stage / "README.md")
+    # `man` looks in share/man beside the folders of the path.
     (stage / "setup.py").write_text(
         "from setuptools import Distribution, setup\n"
         "Distribution.has_ext_modules = lambda self: True\n"
-        "setup()\n"
+        f"setup(install_requires=['{torch_requirement(versions)}'],\n"
+        "      data_files=[('share/man/man1', ['lockstep.1'])])\n"
     )
     for folder in folders:
         for module in (folder / "python" / "lockstep").glob("_c10d_*.so"):
             shutil.copy(module, stage / "lockstep")
-    stage_cpp(folders[0], stage / "lockstep" / "cpp")
+    cpp = stage / "lockstep" / "cpp"
+    stage_cpp(folders[0], cpp)
+    shutil.move(cpp / "share" / "man" / "man1" / "lockstep.1", stage)
+    shutil.rmtree(cpp / "share" / "man")
 
 
 def stage_cpp(build, cpp):
@@ -82,7 +96,9 @@ def main():
     for old in [*OUT.glob("*.whl"), *(OUT / "plain").glob("*.whl")]:
         old.unlink()
     shutil.rmtree(stage, ignore_errors=True)
-    stage_package(folders, stage)
+    versions = [(folder / "wheel" / "torch_version").read_text().strip()
+                for folder in folders]
+    stage_package(folders, versions, stage)
     run(BIN / "pip", "wheel", "--no-deps", "--no-build-isolation",
         "--wheel-dir", OUT / "plain", stage)
     plain = next((OUT / "plain").glob("*.whl"))
@@ -92,8 +108,6 @@ def main():
         cwd=OUT)
     find_torch_again(next(OUT.glob("*.whl")))
     wheel = next(OUT.glob("*.whl"))
-    versions = [(folder / "wheel" / "torch_version").read_text().strip()
-                for folder in folders]
     print(f"[wheel] {wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB, "
           f"for torch {', '.join(versions)}")
 

@@ -147,8 +147,9 @@ class C10dBackend : public c10d::Backend {
     return transport_->share(bytes).tensor(getRank(), 0, {size}, type);
   }
 
-  bool supportsTensorAlloc(c10::DeviceIndex) override {
-    return transport_->can_share_memory();
+  /// `device` is -1 for the CPU. The same group may use NCCL for GPUs.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return device < 0 && transport_->can_share_memory();
   }
 
   Work broadcast(Tensors& tensors,

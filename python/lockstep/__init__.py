@@ -7,6 +7,7 @@
 """
 
 import importlib
+import os
 import pathlib
 
 __version__ = "0.1.0"
@@ -45,9 +46,22 @@ def _module():
     return importlib.import_module(f"lockstep.{modules[version]}")
 
 
+def _share_buckets():
+    """Makes DDP allocate its buckets with the backend, in memory that ranks share.
+
+    torch does this only if the variable is set. With a GPU we leave it alone, because
+    it is also about the buckets of NCCL.
+    """
+    import torch
+
+    if torch.cuda.device_count() == 0:
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+
 def _create(options, backend_options=None):
     """Makes the backend of one rank: a function for register_backend()."""
     del backend_options
+    _share_buckets()
     return _module().make_backend(
         options.store,
         options.group_rank,

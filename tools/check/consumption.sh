@@ -5,11 +5,13 @@
 #   package       cmake --install, then the prefix is moved elsewhere
 #   deb           the Debian package, unpacked
 #   subdirectory  add_subdirectory()
+#   wheel         the package for Python, in an environment of its own
 #
 # If root runs this, users' programs are built and run as nobody. As far as the
 # system allows, the sources, the build folder and the environment that LibTorch
 # came from are hidden from them, because an installation must work without
-# these.
+# these. Only the wheel needs an environment with torch, which nobody may not
+# be allowed to read, so root uses it.
 set -euo pipefail
 mode=$1
 source=$(realpath "$2")
@@ -36,6 +38,7 @@ bundled=$(cached LOCKSTEP_INSTALL_TORCH)
 environment=$(dirname "$(dirname "$(realpath -s \
   "$(cached LOCKSTEP_PYTHON)")")")
 hidden=()
+become_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 # Options for a build with the same LibTorch.
 mapfile -t torch < <(grep -E '^(Torch_DIR|LOCKSTEP_PYTHON):' \
   "$build/CMakeCache.txt" | sed 's/^/-D/')
@@ -48,8 +51,10 @@ as_user() (
     "$@"
     return
   fi
-  chown -R 65534:65534 "$work/user"
-  set -- setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+  if [ ${#become_user[@]} -gt 0 ]; then
+    chown -R 65534:65534 "$work/user"
+  fi
+  set -- "${become_user[@]}" "$@"
   if [ ${#hidden[@]} -eq 0 ]; then
     "$@"
     return
@@ -63,18 +68,24 @@ as_user() (
     exec "$@"' hide "${hidden[@]}" -- "$@"
 )
 
-hide_what_was_built_from() {
-  [ "$(id -u)" -eq 0 ] && [ "$bundled" = ON ] || return 0
+# hide FOLDER...: hides folders from as_user.
+hide() {
+  [ "$(id -u)" -eq 0 ] || return 0
   unshare -m true 2>/dev/null || {
     echo "(no mount namespaces here: nothing is hidden from the consumers)"
     return 0
   }
-  hidden=("$(readlink -f "$environment")" "$build" "$source")
+  hidden=("$@")
   local place
   for place in "${hidden[@]}"; do
     [ -z "$(as_user ls -A "$place" 2>/dev/null)" ]
   done
   echo "hidden: ${hidden[*]}"
+}
+
+hide_what_was_built_from() {
+  [ "$bundled" = ON ] || return 0
+  hide "$(readlink -f "$environment")" "$build" "$source"
 }
 
 configure() {
@@ -269,8 +280,46 @@ subdirectory)
     (cd "$work" && "$work/${compiler##*/}/minimal")
   done
   ;;
+wheel)
+  (cd "$source" && tools/setup/wheel_tools.sh && python3 tools/wheel.py "$build")
+  mapfile -t wheels < <(find "$source/build/wheel" -maxdepth 1 -name '*.whl')
+  [ ${#wheels[@]} -eq 1 ]
+  python=$(cached LOCKSTEP_PYTHON)
+  "$python" -m venv "$work/user/venv"
+  bin=$work/user/venv/bin
+  # All other packages, without a download of gigabytes.
+  site=$("$bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  for package in "$environment"/lib/python3.*/site-packages/*; do
+    [ -e "$site/${package##*/}" ] || ln -s "$package" "$site"
+  done
+  "$bin/pip" install --disable-pip-version-check --no-deps "${wheels[0]}"
+  if grep -rlF -e "$build" -e "$source" "$site/lockstep" "$site/lockstep.libs"; then
+    echo "the files above name the folders that the wheel was built in" >&2
+    exit 1
+  fi
+  exports=$(nm -D --defined-only "$site"/lockstep/_c10d_*.so | c++filt)
+  if grep -E 'lockstep::|fmt::|SSL_|EVP_' <<<"$exports"; then
+    echo "the backend exports the symbols above; expected none" >&2
+    exit 1
+  fi
+  [ -e "$work/user/venv/share/man/man1/lockstep.1" ]
+  become_user=()
+  hide "$build" "$source"
+  as_user "$bin/python" -m torch.distributed.run --standalone --nproc-per-node 2 \
+    user/consumers/ddp.py | grep -x '2 ranks over lockstep'
+  as_user "$bin/lockstep" run --nproc-per-node 2 user/consumers/ddp.py |
+    grep '2 ranks over lockstep'
+  as_user "$bin/lockstep" train --model mlp --max-steps 2 --shards 2 \
+    --strategy ddp --devices 2xcpu | grep parameter_sha256
+  configure -S "$work/user/consumers/find_package" -B "$work/user/found" \
+    -DCMAKE_PREFIX_PATH="$(as_user "$bin/lockstep" cmake-prefix)" \
+    -DCMAKE_CXX_COMPILER="$own"
+  as_user cmake --build "$work/user/found"
+  as_user "$work/user/found/train"
+  ;;
 *)
-  echo "consumption.sh: expected package, deb or subdirectory, got '$mode'" >&2
+  echo "consumption.sh: expected package, deb, subdirectory or wheel, got" \
+    "'$mode'" >&2
   exit 2
   ;;
 esac

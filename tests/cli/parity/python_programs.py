@@ -190,10 +190,40 @@ def groups_made_again():
     return None
 
 
+def is_shared(tensor):
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+            if begin <= tensor.data_ptr() < end:
+                return "memfd:lockstep" in line
+    return False
+
+
 def buckets_in_shared_memory():
-    os.environ["DDP_DISABLE_COMM_MEM"] = "0"
-    model = wrapped()
-    return train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    is_ours = dist.get_backend() == "lockstep"
+    default = os.environ.get("DDP_DISABLE_COMM_MEM")
+    if is_ours and torch.cuda.device_count() == 0:
+        assert default == "0", default
+    losses = []
+    for disabled in ("0", "1"):
+        os.environ["DDP_DISABLE_COMM_MEM"] = disabled
+        shared = set()
+
+        def hook(state, bucket):
+            shared.add(is_shared(bucket.buffer()))
+            return default_hooks.allreduce_hook(state, bucket)
+
+        model = wrapped()
+        model.register_comm_hook(None, hook)
+        losses += train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert shared == {is_ours and disabled == "0"}, shared
+    if default is None:
+        del os.environ["DDP_DISABLE_COMM_MEM"]
+    else:
+        os.environ["DDP_DISABLE_COMM_MEM"] = default
+    return losses
 
 
 def accelerate():
