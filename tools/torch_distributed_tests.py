@@ -2,8 +2,8 @@
 
 usage: torch_distributed_tests.py gloo|lockstep [--ranks N] [-k PATTERN]... [--json FILE]
 
-Needs torch 2.15, numpy and expecttest (pip install expecttest). Many of the tests are skipped unless the backend
-is called gloo, so Lockstep's backend takes that name here.
+Needs torch 2.15, numpy and expecttest (pip install expecttest). Many of the tests are
+skipped unless the backend is called gloo, so Lockstep's backend takes that name here.
 """
 
 import argparse

@@ -303,6 +303,8 @@ wheel)
     exit 1
   fi
   [ -e "$work/user/venv/share/man/man1/lockstep.1" ]
+  version=$("$bin/pip" show lockstep | sed -n 's/^Version: //p')
+  "$bin/lockstep" --version | grep -F "$version"
   become_user=()
   hide "$build" "$source"
   as_user "$bin/python" -m torch.distributed.run --standalone --nproc-per-node 2 \
