@@ -10,8 +10,8 @@
 # If root runs this, users' programs are built and run as nobody. As far as the
 # system allows, the sources, the build folder and the environment that LibTorch
 # came from are hidden from them, because an installation must work without
-# these. Only the wheel needs an environment with torch, which nobody may not
-# be allowed to read, so root uses it.
+# these. The wheel needs an environment with torch, which the user nobody may be
+# unable to read. So root uses the wheel.
 set -euo pipefail
 mode=$1
 source=$(realpath "$2")
