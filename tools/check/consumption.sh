@@ -289,7 +289,8 @@ wheel)
   bin=$work/user/venv/bin
   # All other packages, without a download of gigabytes.
   site=$("$bin/python" -c 'import site; print(site.getsitepackages()[0])')
-  for package in "$environment"/lib/python3.*/site-packages/*; do
+  # $environment may lead through a link in $source, which gets hidden.
+  for package in "$(readlink -f "$environment")"/lib/python3.*/site-packages/*; do
     [ -e "$site/${package##*/}" ] || ln -s "$package" "$site"
   done
   "$bin/pip" install --disable-pip-version-check --no-deps "${wheels[0]}"
