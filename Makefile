@@ -1,8 +1,9 @@
 # Lockstep's commands. Each one does the set-up that it needs, but only once.
 #
 #   make PRESET=dev build            another preset: dev, asan, tsan, coverage
-#   make test LABEL=unit             only tests with that label
-#   make test FILTER=Scatter         only suites whose name matches
+#   make test TIER=quick             three minutes: quick, full or nightly
+#   make test FILTER=Scatter         only suites whose name matches, of all tiers
+#   make test LABEL=gpu              only tests with that label: gpu or parity
 #   make test RERUN=1                run failed tests once more, as .ci/run does
 #   make fuzz SECONDS_EACH=600       fuzz for longer
 #   make mutate-streams MUTANTS='--only worker.cc --seeds 3'
@@ -14,11 +15,13 @@
 
 PRESET ?= release
 PREFIX ?= /usr/local
+# Which tests run: quick, full (quick and full) or nightly (all).
+TIER ?=
 LABEL ?=
 FILTER ?=
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
-TEST_JOBS ?= 2
+TEST_JOBS ?= $(shell nproc)
 RERUN ?=
 SECONDS_EACH ?= 60
 # Seed of the first case of fuzz-training. Empty: a different one for each call.
@@ -27,6 +30,10 @@ SEED ?=
 EXAMPLES ?=
 # Options of mutate-streams, such as --list or --only worker.cc.
 MUTANTS ?=
+
+# A name or a label alone selects tests of all tiers.
+SELECTION = $(if $(TIER)$(FILTER)$(LABEL),$(if $(TIER),--tier $(TIER)),--tier full) \
+  $(if $(FILTER),--filter '$(FILTER)') $(if $(LABEL),--label '$(LABEL)')
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON LOCKSTEP_CUDA CMAKE_ARGS
 
@@ -65,9 +72,9 @@ all: configure
 demo: build ## Train on one device, on two, in two processes, and compare
 	@tools/demo.sh $(BUILD)/bin/lockstep
 
-test: all ## Build everything and run the tests (LABEL=unit, FILTER=name)
-	@tools/run_tests.sh $(if $(RERUN),--rerun) $(BUILD) --parallel $(TEST_JOBS) \
-	  $(if $(LABEL),-L '^($(LABEL))$$') $(if $(FILTER),-R '$(FILTER)')
+test: all ## Build everything and run the tests (TIER=quick, FILTER=name)
+	@tools/run_tests.sh $(if $(RERUN),--rerun) $(SELECTION) $(BUILD) \
+	  --parallel $(TEST_JOBS)
 
 fuzz: setup ## Feed hostile files to the readers (SECONDS_EACH=60)
 	@tools/setup/configure.sh fuzz
@@ -108,9 +115,7 @@ check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@LOCKSTEP_PYTHON=build/torch-$(TORCH)/venv/bin/python \
 	  tools/setup/configure.sh release torch-$(TORCH)
 	@tools/setup/ninja.sh torch-$(TORCH) all
-	@tools/run_tests.sh build/torch-$(TORCH) --parallel $(TEST_JOBS) \
-	  -L '^($(if $(LABEL),$(LABEL),unit|parity))$$' \
-	  $(if $(FILTER),-R '$(FILTER)')
+	@tools/run_tests.sh $(SELECTION) build/torch-$(TORCH) --parallel $(TEST_JOBS)
 
 # One wheel for several versions: TORCH="2.11.0 2.13.0", besides the pinned one.
 wheel: configure-build ## Build build/wheel/lockstep-*.whl for Python (TORCH=2.11.0 ...)

@@ -62,9 +62,10 @@ target_compile_options(lockstep_pch PRIVATE ${LOCKSTEP_FLAGS})
 # This is not <torch/torch.h>. For each file with that precompiled header,
 # clang++ instantiates all of torch's modules and optimizers again, which takes
 # 1.5 s.
-target_precompile_headers(lockstep_pch PRIVATE
+set(LOCKSTEP_PRECOMPILED_HEADERS
   <torch/types.h> <torch/utils.h> <torch/autograd.h> <torch/nn/module.h>
   <torch/optim/optimizer.h> <fmt/format.h> <nlohmann/json.hpp>)
+target_precompile_headers(lockstep_pch PRIVATE ${LOCKSTEP_PRECOMPILED_HEADERS})
 
 function(lockstep_use_torch target)
   target_precompile_headers(${target} REUSE_FROM lockstep_pch)

@@ -1,16 +1,49 @@
 #!/bin/bash
-# run_tests.sh [--rerun] BUILD [ctest options]: runs ctest, then prints which
+# run_tests.sh [OPTIONS] BUILD [ctest options]: runs ctest, then prints which
 # tests were skipped and why. ctest writes that only to its log.
 #
-# With --rerun, tests that failed are run once more, one at a time. A test that
-# then passes is flaky. Flaky tests are listed, and up to two of them don't fail
-# the run.
+#   --tier TIER     quick, full (quick and full) or nightly (all tests)
+#   --label LABEL   only tests with that label, such as gpu
+#   --filter NAME   only tests whose names match. Each suite is a test then.
+#   --rerun         runs tests that failed once more, one at a time. A test that
+#                   then passes is flaky. Flaky tests are listed, and up to two
+#                   of them don't fail the run.
 set -uo pipefail
 reruns=
-if [ "$1" = --rerun ]; then
-  reruns=1
+selection=()
+while [[ $1 == --* ]]; do
+  case $1 in
+  --rerun) reruns=1 ;;
+  --tier)
+    case $2 in
+    quick) selection+=(-L '^quick$') ;;
+    full) selection+=(-L '^(quick|full)$') ;;
+    nightly) ;;
+    *)
+      echo "[tests] there is no tier $2; expected quick, full or nightly;" \
+        "run: make test TIER=quick" >&2
+      exit 2
+      ;;
+    esac
+    shift
+    ;;
+  --label)
+    selection+=(-L "^($2)\$")
+    shift
+    ;;
+  --filter)
+    selection+=(-R "$2")
+    export LOCKSTEP_TEST_SUITES=1
+    shift
+    ;;
+  *)
+    echo "[tests] unknown option $1; expected one of --rerun, --tier," \
+      "--label and --filter" >&2
+    exit 2
+    ;;
+  esac
   shift
-fi
+done
 build=$1
 shift
 
@@ -32,9 +65,16 @@ failed_tests() {
 }
 
 rm -f "$results/LastTestsFailed.log"
-ctest --test-dir "$build" --output-on-failure --no-tests=error "$@" |
+ctest --test-dir "$build" --output-on-failure --no-tests=error \
+  "${selection[@]}" "$@" |
   tee "$build/ctest.log"
 result=${PIPESTATUS[0]}
+
+# A test may be a process with many suites, so these name the cases in it.
+failed_cases() {
+  grep -hoE '^\[  FAILED  \] [A-Za-z0-9_/]+\.[A-Za-z0-9_/]+' "$build/ctest.log" |
+    sort -u
+}
 
 reasons=$(grep -A3 -hE ': Skipped$' "$results/LastTest.log" 2>/dev/null |
   grep -vE ': Skipped$|^--$|^\[|^$' | sort | uniq -c | sort -rn)
@@ -73,4 +113,5 @@ if [ -n "${failed_again:-}" ]; then
   printf '[tests] failed twice\n'
   sed 's/^/[tests]   /' <<<"$failed_again"
 fi
+[ "$count" -gt 0 ] && failed_cases | sed 's/^\[  FAILED  \]/[tests] failed:/'
 exit "$result"

@@ -1,4 +1,5 @@
 // bfloat16 is fast only if oneDNN uses the processor's instructions for it.
+// Tier: full, by case. Each case starts the program.
 #include <fstream>
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// Tier: nightly, by case. A tool.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

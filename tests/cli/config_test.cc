@@ -1,3 +1,4 @@
+// Tier: full, by case. Each case starts the program.
 #include <fstream>
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// Tier: nightly, by case. A tool.
 #include <map>
 #include <string>
 

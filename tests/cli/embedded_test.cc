@@ -1,5 +1,6 @@
 // A user's program that embeds Lockstep: how it ends, and that it works the
 // same in every locale.
+// Tier: full, by case. Each case starts a program.
 #include <cstdlib>
 #include <string>
 #include <vector>

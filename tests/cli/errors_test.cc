@@ -1,4 +1,5 @@
 // Makes every error that a user can make on the command line.
+// Tier: full, by case. Each case starts the program.
 
 #include <csignal>
 #include <filesystem>

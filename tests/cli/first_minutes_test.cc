@@ -1,4 +1,5 @@
 // Tests the first steps of a new user: usage errors, and `eval` after `train`.
+// Tier: full, by case. Each case starts the program.
 #include <filesystem>
 #include <string>
 #include <utility>

@@ -1,5 +1,6 @@
 // Checkpoints with contents that were replaced and sealed again, passed to
 // eval.
+// Tier: full, by case. Each case starts the program.
 #include <filesystem>
 #include <fstream>
 

@@ -1,4 +1,5 @@
 // Programs with output that can't be written.
+// Tier: full, by case. Each case starts the program.
 #include <filesystem>
 #include <string>
 

@@ -1,5 +1,6 @@
 // `lockstep train --init-from` with a Hugging Face folder. The data in the
 // folder override defaults.
+// Tier: nightly, by case. Language models.
 #include "lockstep/checkpoint/hugging_face.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // Image datasets on the command line: `data`, and `train --data`.
+// Tier: nightly, by case. Each case starts the program.
 #include <csignal>
 #include <filesystem>
 #include <set>

@@ -1,4 +1,5 @@
 // Programs that are limited by the shell's ulimit.
+// Tier: full, by case. Each case starts the program.
 
 #include <csignal>
 #include <filesystem>

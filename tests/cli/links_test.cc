@@ -1,4 +1,5 @@
 // Tests `lockstep topo` and `lockstep check`.
+// Tier: nightly, by case. A tool.
 #include <filesystem>
 #include <fstream>
 #include <sstream>

@@ -1,4 +1,5 @@
 // `lockstep top --metrics`, and malicious clients.
+// Tier: nightly, by case. A tool.
 
 #include <chrono>
 #include <csignal>

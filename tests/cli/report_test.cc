@@ -1,4 +1,5 @@
 // `lockstep report`: its output for runs, and the runs that it refuses.
+// Tier: nightly. A tool.
 #include <filesystem>
 #include <memory>
 #include <string>

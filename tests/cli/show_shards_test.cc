@@ -1,4 +1,5 @@
 // `train --show-shards`: how a batch is split, as the practicals print it.
+// Tier: full, by case. Each case starts the program.
 #include <algorithm>
 #include <sstream>
 

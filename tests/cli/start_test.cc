@@ -1,4 +1,5 @@
 // Tests the functions of bin/lockstep that don't need LibTorch.
+// Tier: full, by case. It is about starting the program.
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,5 @@
 // Language models on the command line: train, eval and generate.
+// Tier: nightly, by case. Language models.
 #include <cmath>
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// Tier: nightly. Language models.
 #include <algorithm>
 #include <string>
 #include <vector>

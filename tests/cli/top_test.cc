@@ -1,4 +1,5 @@
 // `lockstep top` during a run. metrics_test.cc tests its metrics.
+// Tier: nightly, by case. A tool.
 
 #include <chrono>
 #include <csignal>

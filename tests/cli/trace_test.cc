@@ -1,4 +1,5 @@
 // Time lines of processes, written to files from the command line.
+// Tier: nightly, by case. Each case starts the program.
 #include <cstdlib>
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
 // Defaults of the options of `lockstep train`, and the files that they write.
+// Tier: full, by case. Each case starts the program.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

@@ -5,13 +5,17 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/utils.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/file_descriptor.h"
+#include "tests/base/fork_server.h"
 
 namespace lockstep {
 namespace {
@@ -26,26 +30,43 @@ struct ChildRank {
   int output;
 };
 
-ChildRank start(const std::vector<std::string>& environment) {
-  std::array<int, 2> pipe{};
-  if (::pipe(pipe.data()) != 0) throw std::runtime_error("no pipe");
-  std::vector<std::string> all = environment;
-  for (char** at = ::environ; *at != nullptr; ++at) all.emplace_back(*at);
-  std::vector<char*> pointers;
-  for (auto& each : all) pointers.push_back(each.data());
-  pointers.push_back(nullptr);
-  const std::string program = "/proc/self/exe";
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::dup2(pipe[1], STDERR_FILENO);
-    ::close(pipe[0]);
-    ::close(pipe[1]);
-    std::array<char*, 2> arguments{const_cast<char*>("rank"), nullptr};
-    ::execve(program.c_str(), arguments.data(), pointers.data());
-    ::_exit(127);
+std::unique_ptr<ForkServer>& server() {
+  static std::unique_ptr<ForkServer> the_server;
+  return the_server;
+}
+
+// Does its task and returns the exit code.
+int run_as_rank(const std::vector<std::string>& arguments) {
+  try {
+    // As torchrun has it, which sets OMP_NUM_THREADS.
+    torch::set_num_threads(1);
+    ProcessGroupOptions options;
+    options.backend(env("LOCKSTEP_TEST_BACKEND").value_or("auto"));
+    options.timeout(std::chrono::milliseconds(
+        env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000)));
+    const ProcessGroup world = init(options);
+    try {
+      RankTasks::get(arguments.front())(world);
+    } catch (const std::exception& error) {
+      world.abort(error.what());
+      throw;
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
   }
-  ::close(pipe[1]);
-  return {pid, pipe[0]};
+}
+
+ChildRank start(const std::string& task,
+                const std::vector<std::string>& environment) {
+  Pipe pipe = make_pipe();
+  ForkServer::Request request{.arguments = {task},
+                              .environment = own_environment(),
+                              .err = pipe.write.get()};
+  request.environment.insert(request.environment.end(), environment.begin(),
+                             environment.end());
+  return {server()->fork(request), pipe.read.release()};
 }
 
 bool is_stopped(pid_t pid) {
@@ -97,8 +118,7 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
       c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
   std::vector<ChildRank> children;
   for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(start({
-        "LOCKSTEP_TEST_TASK=" + name,
+    children.push_back(start(name, {
         "LOCKSTEP_TEST_BACKEND=" + options.backend(),
         "LOCKSTEP_TEST_TIMEOUT_MS=" + std::to_string(options.timeout().count()),
         "RANK=" + std::to_string(rank),
@@ -109,7 +129,6 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
         "MASTER_PORT=" + std::to_string(store->getPort()),
         "TORCHELASTIC_USE_AGENT_STORE=True",
         "TORCHELASTIC_RUN_ID=test",
-        "OMP_NUM_THREADS=1",
     }));
   }
   std::vector<std::string> ends;
@@ -117,24 +136,8 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
   return ends;
 }
 
-int run_as_rank(const std::string& name) {
-  try {
-    ProcessGroupOptions options;
-    options.backend(env("LOCKSTEP_TEST_BACKEND").value_or("auto"));
-    options.timeout(std::chrono::milliseconds(
-        env_integer("LOCKSTEP_TEST_TIMEOUT_MS").value_or(60'000)));
-    const ProcessGroup world = init(options);
-    try {
-      RankTasks::get(name)(world);
-    } catch (const std::exception& error) {
-      world.abort(error.what());
-      throw;
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+void start_rank_server() {
+  server() = std::make_unique<ForkServer>(run_as_rank);
 }
 
 void require(bool condition, const std::string& what) {

@@ -1,5 +1,6 @@
 // The tests that the p2p of shm/ and that of tcp/ share. They are in test_shm
 // and in test_tcp.
+// Tier: full. Eight ranks send each other large messages.
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,9 @@
 # consumption.sh MODE SOURCE BUILD: uses Lockstep as its users do, from a
 # separate folder, and runs the resulting programs.
 #
-#   package       cmake --install, then the prefix is moved elsewhere
+#   install       cmake --install, then the prefix is moved elsewhere. One
+#                 project, with the compiler of the build
+#   package       the same with all projects and examples, and both compilers
 #   deb           the Debian package, unpacked
 #   subdirectory  add_subdirectory()
 #   wheel         the package for Python, in an environment of its own
@@ -157,9 +159,7 @@ build_consumers() {
   as_user make -C "$in/pkg_config" CXX="$with_make" \
     PKG_CONFIG_PATH="$prefix/lib/pkgconfig" &
   local made=$!
-  configure -S "$in/find_package" -B "$work/user/found" \
-    -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$with_cmake"
-  as_user cmake --build "$work/user/found"
+  build_found_project "$prefix" "$with_cmake"
   configure -S "$in/core" -B "$work/user/core" \
     -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$with_cmake"
   as_user cmake --build "$work/user/core"
@@ -215,13 +215,34 @@ END
   fi
 }
 
-mkdir "$work/user"
-cp -R "$source/tests/consumers" "$source/examples" "$work/user"
-case $mode in
-package)
+# Installs the build as $work/prefix, and hides what it was built from.
+install_and_move() {
   cmake --install "$build" --prefix "$work/first" >"$work/install.log"
   mv "$work/first" "$work/prefix"
   has_front_door "$work/prefix/include"
+  hide_what_was_built_from
+  refers_to_nothing "$work/prefix"
+}
+
+# build_found_project PREFIX COMPILER: the project that uses find_package().
+build_found_project() {
+  configure -S "$work/user/consumers/find_package" -B "$work/user/found" \
+    -DCMAKE_PREFIX_PATH="$1" -DCMAKE_CXX_COMPILER="$2"
+  as_user cmake --build "$work/user/found"
+}
+
+mkdir "$work/user"
+cp -R "$source/tests/consumers" "$source/examples" "$work/user"
+case $mode in
+install)
+  install_and_move
+  build_found_project "$work/prefix" "$own"
+  exports_nothing "$work/user/found/train" "$work/user/found/libplugin.so"
+  as_user "$work/user/found/train"
+  use_program "$work/prefix"
+  ;;
+package)
+  install_and_move
   cmake -G Ninja -S "$source" -B "$work/core_only" -DLOCKSTEP_CORE_ONLY=ON \
     "${torch[@]}" >"$work/configure.log"
   cmake --install "$work/core_only" --component headers \
@@ -229,8 +250,6 @@ package)
   has_front_door "$work/core_headers/include"
   [ ! -e "$work/core_headers/include/lockstep/lockstep.h" ]
   [ ! -e "$work/core_headers/include/lockstep/train" ]
-  hide_what_was_built_from
-  refers_to_nothing "$work/prefix"
   build_consumers "$work/prefix" "$other" "$own"
   use_program "$work/prefix"
   compare_with_pytorch "$work/prefix"
@@ -314,15 +333,12 @@ wheel)
     user/consumers/ddp.py | grep -x '2 ranks over lockstep'
   as_user "$bin/lockstep" run --nproc-per-node 2 user/consumers/ddp.py |
     grep '2 ranks over lockstep'
-  configure -S "$work/user/consumers/find_package" -B "$work/user/found" \
-    -DCMAKE_PREFIX_PATH="$(as_user "$bin/lockstep" cmake-prefix)" \
-    -DCMAKE_CXX_COMPILER="$own"
-  as_user cmake --build "$work/user/found"
+  build_found_project "$(as_user "$bin/lockstep" cmake-prefix)" "$own"
   as_user "$work/user/found/train"
   use_program "$work/user/venv"
   ;;
 *)
-  echo "consumption.sh: expected package, deb, subdirectory or wheel, got" \
+  echo "consumption.sh: expected install, package, deb, subdirectory or wheel, got" \
     "'$mode'" >&2
   exit 2
   ;;

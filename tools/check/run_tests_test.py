@@ -2,6 +2,7 @@
 """Tests how tools/run_tests.sh and .ci/run handle tests that fail."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,10 +12,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Fails only the first time.
 FLAKY = "test -e {mark} || {{ touch {mark}; exit 1; }}"
 MAKEFILE = """
+all:
+\t@true
 test:
 \t@tools/run_tests.sh $(if $(RERUN),--rerun) build --parallel 2
-check:
-\t@true
 """
 
 
@@ -25,15 +26,17 @@ class RunTests(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.tree = pathlib.Path(folder.name)
         (self.tree / "build").mkdir()
-        for script in ("tools/run_tests.sh", ".ci/run"):
-            (self.tree / script).parent.mkdir()
+        for script in ("tools/run_tests.sh", "tools/slowest.py", ".ci/run"):
+            (self.tree / script).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / script, self.tree / script)
         (self.tree / "Makefile").write_text(MAKEFILE, encoding="utf-8")
 
-    def suite(self, **scripts):
+    def suite(self, labels=None, **scripts):
         """Writes the tests of a build: names and shell commands."""
         lines = [f'add_test({name} "/bin/sh" "-c" "{script}")'
                  for name, script in scripts.items()]
+        lines += [f'set_tests_properties({name} PROPERTIES LABELS "{label}")'
+                  for name, label in (labels or {}).items()]
         (self.tree / "build/CTestTestfile.cmake").write_text(
             "\n".join(lines), encoding="utf-8")
 
@@ -111,6 +114,41 @@ class RunTests(unittest.TestCase):
                                       "build", "-R", "good")
         self.assertEqual(code, 0, output)
 
+    def selected_by(self, *options):
+        """Returns the tests that run with these options."""
+        self.suite(labels={"small": "quick", "large": "full",
+                           "huge": "nightly", "chip": "full;gpu"},
+                   small="true", large="true", huge="true", chip="true")
+        code, output = self.run_words("tools/run_tests.sh", *options, "build")
+        self.assertEqual(code, 0, output)
+        return set(re.findall(r"Test +#\d+: (\w+)", output))
+
+    def test_runs_the_tests_of_a_tier_and_those_of_the_tiers_below(self):
+        self.assertEqual(self.selected_by("--tier", "quick"), {"small"})
+        self.assertEqual(self.selected_by("--tier", "full"),
+                         {"small", "large", "chip"})
+        self.assertEqual(self.selected_by("--tier", "nightly"),
+                         {"small", "large", "chip", "huge"})
+
+    def test_runs_the_tests_of_a_label_or_name(self):
+        self.assertEqual(self.selected_by("--label", "gpu"), {"chip"})
+        self.assertEqual(self.selected_by("--filter", "^h"), {"huge"})
+        self.assertEqual(self.selected_by("--tier", "full", "--filter", "l"),
+                         {"small", "large"})
+
+    def test_refuses_a_tier_that_does_not_exist(self):
+        self.suite(good="true")
+        code, output = self.run_words("tools/run_tests.sh", "--tier", "fast",
+                                      "build")
+        self.assertEqual(code, 2, output)
+        self.assertIn("expected quick, full or nightly", output)
+
+    def test_names_the_cases_of_a_group_that_failed(self):
+        self.suite(group="echo '[  FAILED  ] Sum.IsExact (3 ms)'; false",
+                   good="echo '[  FAILED  ] Sum.IsFast'")
+        _, output = self.rerun()
+        self.assertTrue(output.endswith("[tests] failed: Sum.IsExact\n"), output)
+
     def test_ci_says_what_was_flaky_in_its_closing_lines(self):
         self.suite(good="true", one=self.flaky("one"))
         code, output = self.run_words(".ci/run")
@@ -119,7 +157,7 @@ class RunTests(unittest.TestCase):
         self.assertIn("50% tests passed, 1 tests failed out of 2", summary)
         self.assertIn("[tests] 1 flaky: failed, then passed\n"
                       "[tests]   one\n", summary)
-        self.assertTrue(summary.endswith("tests: ok\nchecks: ok\n"), summary)
+        self.assertTrue(summary.endswith("tests: ok\n"), summary)
 
     def test_ci_fails_with_what_fails_twice(self):
         self.suite(good="true", bad="false")
@@ -127,8 +165,14 @@ class RunTests(unittest.TestCase):
         self.assertNotEqual(code, 0, output)
         summary = output[output.index("=== summary"):]
         self.assertIn("[tests] failed twice\n[tests]   bad\n", summary)
-        self.assertTrue(summary.endswith("tests: FAILED\nchecks: ok\n"),
-                        summary)
+        self.assertTrue(summary.endswith("tests: FAILED\n"), summary)
+
+    def test_ci_runs_no_test_of_what_does_not_build(self):
+        self.suite(good="true")
+        (self.tree / "Makefile").write_text("all:\n\tfalse\n", encoding="utf-8")
+        code, output = self.run_words(".ci/run")
+        self.assertEqual(code, 1, output)
+        self.assertTrue(output.endswith("build: FAILED\n"), output)
 
 
 if __name__ == "__main__":

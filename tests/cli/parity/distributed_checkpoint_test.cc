@@ -1,4 +1,5 @@
 // torch.distributed.checkpoint reads what Lockstep writes, and the reverse.
+// Tier: nightly. It starts Python three times.
 #include <filesystem>
 #include <string>
 #include <vector>

@@ -1,5 +1,6 @@
 // transformers' AutoTokenizer and AutoConfig read the output of
 // `lockstep export`.
+// Tier: nightly, by case. Language models.
 #include <filesystem>
 #include <string>
 #include <vector>

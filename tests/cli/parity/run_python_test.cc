@@ -1,4 +1,5 @@
 // Compares `lockstep run` with torchrun, using PyTorch programs.
+// Tier: nightly, by case. torchrun takes seconds to start.
 #include <filesystem>
 #include <map>
 #include <set>

@@ -1,4 +1,5 @@
 // Pages of real runs, in a real browser.
+// Tier: nightly, by case. A tool, in a real browser.
 #include <fstream>
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
 // Two runs with the same --out-dir.
+// Tier: full, by case. Each case starts the program twice.
 #include <csignal>
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// Tier: nightly, alone. It measures time.
 #include <string>
 
 #include <gtest/gtest.h>

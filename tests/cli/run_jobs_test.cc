@@ -1,4 +1,5 @@
 // `lockstep run` with much output, slow readers and whole jobs.
+// Tier: full, by case. Each case starts a whole job.
 #include <csignal>
 #include <map>
 #include <set>

@@ -1,3 +1,4 @@
+// Tier: nightly, alone. It sends more than 2 GiB.
 #include <array>
 #include <cstdlib>
 #include <memory>

@@ -1,4 +1,5 @@
 // The recipes for Slurm's queue, with a real Slurm.
+// Tier: nightly, by case, 2 cores. It runs a real Slurm.
 #include <algorithm>
 #include <cstdio>
 #include <string>

@@ -1,4 +1,5 @@
 // Eight jobs at once on one host. Some of them lose ranks, and one its agent.
+// Tier: nightly, 2 cores. It runs eight jobs at once.
 #include <csignal>
 #include <fstream>
 #include <map>

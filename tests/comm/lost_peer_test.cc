@@ -1,4 +1,5 @@
 // Tests a rank that is sending to its peer when the peer is killed.
+// Tier: full, by case. Each rank is a process.
 #include <atomic>
 #include <chrono>
 #include <csignal>

@@ -1,5 +1,6 @@
 // Ranks as processes, one of which is killed or stopped in the midst of
 // training: the other notices, says who it was, and ends.
+// Tier: full, by case. Each rank is a process.
 #include <atomic>
 #include <chrono>
 #include <csignal>

@@ -1,3 +1,4 @@
+// Tier: nightly, by case. It needs Open MPI and Slurm.
 #include <algorithm>
 #include <array>
 #include <cstdio>

@@ -1,4 +1,5 @@
 // `lockstep compare --pytorch`, which starts PyTorch's own ranks.
+// Tier: nightly, by case. A tool, and it starts PyTorch.
 #include <string>
 
 #include <gtest/gtest.h>

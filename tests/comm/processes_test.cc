@@ -1,3 +1,4 @@
+// Tier: full, by case. Each rank is a process.
 #include <tuple>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // `lockstep run --spare-worker`: workers are forked from a process that has
 // loaded the libraries.
+// Tier: nightly, by case. Each case restarts workers.
 #include "lockstep/control/spare.h"
 
 #include <csignal>

@@ -1,5 +1,6 @@
 // Workers are lost while `lockstep train` runs. The other workers wait, and all
 // of them continue from memory.
+// Tier: nightly, by case. Each case loses ranks of a program.
 #include <csignal>
 #include <filesystem>
 #include <string>

@@ -1,4 +1,5 @@
 // A host with only IPv6, as a network namespace.
+// Tier: nightly. Loopback covers the rest of the addresses.
 
 #include <string>
 

@@ -1,4 +1,5 @@
 // `lockstep run --max-restarts` with real failures.
+// Tier: full, by case. Each case restarts workers.
 #include <csignal>
 #include <filesystem>
 #include <stdexcept>

@@ -1,5 +1,6 @@
 // examples/own_model: a model, data, a loss and an optimizer that Lockstep does
 // not know have all features of `lockstep train`.
+// Tier: full, by case. Each case starts a program.
 #include <csignal>
 #include <string>
 #include <vector>

@@ -1,5 +1,6 @@
 // examples/padded_text: a batch in which few targets count has the same loss
 // for every way to compute it, and one digest for each number of shards.
+// Tier: nightly. Language models.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,5 +1,6 @@
 // Tests the output of `train` that a new user sees, on a pipe and on a
 // terminal.
+// Tier: full, by case. Each case starts the program.
 #include <algorithm>
 #include <csignal>
 #include <poll.h>

@@ -1,5 +1,6 @@
 // `lockstep train --strategy ddp`: as processes, under every launcher, and with
 // real failures.
+// Tier: full, by case. Each case starts the program.
 #include <csignal>
 #include <cstdlib>
 #include <numeric>

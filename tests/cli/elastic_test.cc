@@ -1,4 +1,5 @@
 // Nodes that join and leave while `lockstep train` runs: --nnodes MIN:MAX.
+// Tier: nightly, 2 cores. It runs the agents of three nodes.
 #include <csignal>
 #include <map>
 #include <memory>
