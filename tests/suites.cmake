@@ -5,8 +5,9 @@
 #
 #   // Tier: full, by case. Each case starts the program.
 #   // Tier: nightly, 2 cores. It runs eight jobs at once.
+#   // Tier of Large/Collectives: full. Eight ranks share two cores.
 #
-# After the tier, `by case` makes each case a test, `2 cores` says that the test
+# The last form is for one suite of the file. After the tier, `by case` makes each case a test, `2 cores` says that the test
 # keeps two cores busy, and `alone` that it measures time, so that nothing else
 # may run beside it. The text after the full stop is the reason. A suite in a
 # folder gpu/ or parity/ is `full, by case` by default, and has the name of the
@@ -33,6 +34,7 @@ if(NOT EXISTS ${listed} OR ${program} IS_NEWER_THAN ${listed})
   endif()
 endif()
 file(READ ${listed} json)
+string(REPLACE "\\/" "/" json "${json}")
 string(JSON suites GET "${json}" testsuites)
 string(JSON count LENGTH "${suites}")
 if(count EQUAL 0)
@@ -73,16 +75,25 @@ foreach(i RANGE ${last_suite})
     set(tier full)
     set(words ", by case")
   endif()
-  file(STRINGS ${source}/${file} line REGEX "^// Tier:")
-  if(line)
-    if(NOT line MATCHES
-       "^// Tier: (quick|full|nightly)((, (by case|2 cores|alone))*)\\. .+$")
+  file(STRINGS ${source}/${file} lines REGEX "^// Tier")
+  set(said "")
+  foreach(line IN LISTS lines)
+    if(NOT line MATCHES "^// Tier( of ([A-Za-z0-9_/]+))?: \
+(quick|full|nightly)((, (by case|2 cores|alone))*)\\. .+$")
       message(FATAL_ERROR "${file} has the line '${line}'; expected '// Tier: "
         "quick|full|nightly[, by case][, 2 cores][, alone]. The reason.'")
     endif()
-    set(tier ${CMAKE_MATCH_1})
-    set(words "${CMAKE_MATCH_2}")
-  endif()
+    set(named "${CMAKE_MATCH_2}")
+    if(named STREQUAL suite OR (named STREQUAL "" AND NOT said STREQUAL suite))
+      set(said "${named}")
+      set(tier ${CMAKE_MATCH_3})
+      set(words "${CMAKE_MATCH_4}")
+    endif()
+    if(NOT named STREQUAL "" AND NOT json MATCHES "\"name\": \"${named}\"")
+      message(FATAL_ERROR "${file} has a tier for ${named}, which ${program} "
+        "does not have; correct the name in '${line}'")
+    endif()
+  endforeach()
   if(words MATCHES "by case")
     string(JSON case_count LENGTH "${cases}")
     math(EXPR last_case "${case_count} - 1")

@@ -8,7 +8,6 @@
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/every_type.h"
-#include "tests/checkpoint/python.h"
 
 namespace lockstep {
 namespace {
@@ -107,33 +106,5 @@ TEST(SafeTensors, SurviveACutAnywhereAndAnyFlippedHeaderByte) {
 }
 
 // Users of PyTorch have such files. Before version 1.6, it wrote pickles.
-TEST(SafeTensors, SaysOfAFileOfTorchSaveWhatItIsAndHowToConvertIt) {
-  const TemporaryFolder folder;
-  run_python(R"(
-import sys, torch
-state = torch.nn.Linear(2, 3).state_dict()
-torch.save(state, sys.argv[1] + '/zip.pt')
-torch.save(state, sys.argv[1] + '/pickle.pt',
-           _use_new_zipfile_serialization=False)
-)",
-             folder.path());
-  for (const std::string form : {"zip", "pickle"}) {
-    const std::string path = folder.path(form + ".pt");
-    const auto message =
-        error_of<CheckpointError>([&] { read_safetensors(path); });
-    expect_problem(message, ErrorCode::kMalformedData,
-                   {path, "torch.save", form});
-    // The advice itself, up to the code, as Python receives it.
-    const auto begin = message.find("from safetensors.torch");
-    ASSERT_NE(begin, std::string::npos) << message;
-    const std::string advice =
-        message.substr(begin, message.rfind(" [") - begin);
-    run_python("import os, sys, torch; os.chdir(sys.argv[1])\n" + advice,
-               folder.path());
-    EXPECT_EQ(read_safetensors(folder.path("model.safetensors")).tensors.size(),
-              2u);
-  }
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -25,10 +25,10 @@ TEST_P(Threads, Conform) {
   run_threads(task, ranks, options);
 }
 
-// Two suites, so that they can run in parallel.
-auto all_of(const char* backend) {
+template <class Ranks>
+auto all_tasks(Ranks ranks) {
   return testing::Combine(
-      testing::Values(backend),
+      testing::Values("shm", "tcp"),
       testing::Values("all_reduce", "reductions", "places", "moves",
                       "whole_tensors", "strided", "send_recv", "c10d_forms",
                       "groups", "callbacks", "mail_callbacks", "refusals",
@@ -36,10 +36,13 @@ auto all_of(const char* backend) {
                       "c10d_debug_detail", "async_bits", "async_order",
                       "async_futures", "async_messages", "async_refusals",
                       "coalesced_calls", "coalesced_kinds"),
-      testing::Values(1, 2, 3, 4, 8));
+      ranks);
 }
-INSTANTIATE_TEST_SUITE_P(Shm, Threads, all_of("shm"), name_of_instance);
-INSTANTIATE_TEST_SUITE_P(Tcp, Threads, all_of("tcp"), name_of_instance);
+INSTANTIATE_TEST_SUITE_P(Few, Threads, all_tasks(testing::Values(1, 2, 3)),
+                         name_of_instance);
+// Tier of Many/Threads: full. More ranks than cores take long.
+INSTANTIATE_TEST_SUITE_P(Many, Threads, all_tasks(testing::Values(4, 8)),
+                         name_of_instance);
 
 }  // namespace
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/every_type.h"
 #include "tests/checkpoint/python.h"
@@ -94,6 +95,37 @@ for path in pathlib.Path(sys.argv[1]).rglob('*'):
     EXPECT_THROW(read_safetensors(file), CheckpointError) << file;
   }
   EXPECT_GT(count, 50u);
+}
+
+TEST(FilesOfTorchSave, AreRefusedWithAWayToConvertThem) {
+  if (!python_has("safetensors")) {
+    GTEST_SKIP() << "the Python package safetensors is not there";
+  }
+  const TemporaryFolder folder;
+  run_python(R"(
+import sys, torch
+state = torch.nn.Linear(2, 3).state_dict()
+torch.save(state, sys.argv[1] + '/zip.pt')
+torch.save(state, sys.argv[1] + '/pickle.pt',
+           _use_new_zipfile_serialization=False)
+)",
+             folder.path());
+  for (const std::string form : {"zip", "pickle"}) {
+    const std::string path = folder.path(form + ".pt");
+    const auto message =
+        error_of<CheckpointError>([&] { read_safetensors(path); });
+    expect_problem(message, ErrorCode::kMalformedData,
+                   {path, "torch.save", form});
+    // The advice itself, up to the code, as Python receives it.
+    const auto begin = message.find("from safetensors.torch");
+    ASSERT_NE(begin, std::string::npos) << message;
+    const std::string advice =
+        message.substr(begin, message.rfind(" [") - begin);
+    run_python("import os, sys, torch; os.chdir(sys.argv[1])\n" + advice,
+               folder.path());
+    EXPECT_EQ(read_safetensors(folder.path("model.safetensors")).tensors.size(),
+              2u);
+  }
 }
 
 }  // namespace
