@@ -16,16 +16,13 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from fault_table import cases, page, places  # noqa: E402
+from fault_table.faults import (FAULTS, all_cases, slug,  # noqa: E402
+                                tier)
 from fault_table.job import digest_in  # noqa: E402
 from fault_table.random_kills import random_kills  # noqa: E402
 from fault_table.recoveries import recoveries  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-
-def slug(fault, phase):
-    """Returns the name that --only matches: "kill-9@backward"."""
-    return f"{fault.replace(' -', '-').replace(' ', '-')}@{phase}"
 
 
 def parse_arguments():
@@ -36,6 +33,15 @@ def parse_arguments():
     parser.add_argument("--only", default="*", metavar="PATTERNS",
                         help="cases, as in 'kill*@*,SIGSTOP@backward'; the "
                              "page is not written")
+    parser.add_argument("--list", action="store_true",
+                        help="print the names of the cases, each after the "
+                             "tier of tests that has it")
+    parser.add_argument("--write-digest", type=pathlib.Path, metavar="FILE",
+                        help="instead: run without a fault, and write the "
+                             "digest of the parameters")
+    parser.add_argument("--digest", type=pathlib.Path, metavar="FILE",
+                        help="this digest; without it, there is a run without "
+                             "a fault first")
     parser.add_argument("--page", type=pathlib.Path,
                         default=ROOT / "docs/faults.md")
     parser.add_argument("--verbose", action="store_true",
@@ -65,14 +71,15 @@ def parse_arguments():
 def table(arguments, programs):
     """Runs the cases. Returns the number of cases that failed."""
     patterns = arguments.only.split(",")
-    chosen = [case for case in cases.all_cases()
+    chosen = [case for case in all_cases()
               if any(fnmatch.fnmatch(slug(*case), p) for p in patterns)]
     if not chosen:
         sys.exit(f"[faults] no case is named {arguments.only}")
-    digest = digest_in(cases.quiet_run(programs[0]))
+    digest = (arguments.digest.read_text().strip() if arguments.digest
+              else digest_in(cases.quiet_run(programs[0])))
     outcomes = []
     for number, (fault, phase) in enumerate(chosen, 1):
-        if fault in ("cut link", "full disk") and not places.can_make():
+        if FAULTS[fault].needs_root and not places.can_make():
             print(f"[faults] {slug(fault, phase)}: left out, needs root")
             continue
         outcome, lines = cases.run_case(programs, fault, phase, digest)
@@ -89,6 +96,10 @@ def table(arguments, programs):
 
 def main():
     arguments = parse_arguments()
+    if arguments.list:
+        for case in all_cases():
+            print(tier(*case), slug(*case))
+        return 0
     # Leave no run behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = [arguments.bin / name for name in ("lockstep",
@@ -98,7 +109,11 @@ def main():
         if not program.exists():
             sys.exit(f"[faults] there is no {program}; expected a built "
                      "program; run make faults")
-    if arguments.recoveries:
+    if arguments.write_digest:
+        arguments.write_digest.write_text(
+            digest_in(cases.quiet_run(programs[0])) + "\n")
+        failed = 0
+    elif arguments.recoveries:
         problems = recoveries(programs[0], arguments)
         for problem in problems:
             print("[faults]", problem)

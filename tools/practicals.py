@@ -2,7 +2,7 @@
 """Fills the pages of docs/practicals with the output of their commands.
 
     practicals.py --bin DIR [--examples DIR] [--data-dir DIR] [PAGE ...]
-    practicals.py --check [--bin DIR]
+    practicals.py --check
 
 A page has blocks and values. Each follows a comment that describes it:
 
@@ -19,8 +19,8 @@ Without --check, the commands of each page run in a separate folder, and blocks
 and values are replaced. Long outputs are cut to their first and last lines, and
 a line says how many are left out. `beside=NAME` runs a command while that of
 the block NAME is running. With --check, nothing runs. Then each block must be
-filled and show its command, options must exist, and no measured number may be
-outside of a value.
+filled and show its command, and no measured number may be outside of a value.
+tools/check/pages.py checks the options of `lockstep` in all pages.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main():
     found = options.pages or sorted((ROOT / "docs/practicals").glob("*.md"))
     if options.check:
         findings = [f"{page.name}: {finding}" for page in found
-                    for finding in check.findings(page, ROOT, options.bin)]
+                    for finding in check.findings(page, ROOT)]
         print("\n".join(findings) or "[practicals] ok")
         sys.exit(1 if findings else 0)
     for page in found:

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <poll.h>
 #include <unistd.h>
+#include <utility>
 
 #include <climits>
 #include <fmt/format.h>
@@ -24,6 +25,8 @@ namespace {
 constexpr int kPollMs = 100;
 // Largest output kept of each stream. The rest is dropped to limit memory.
 constexpr size_t kMaxOutputBytes = 16 << 20;
+
+std::string program_in_place;  // empty: the program that runs
 
 ChildProcess start(const Command& command, const Pipe& out, const Pipe& err) {
   ChildOptions options;
@@ -132,6 +135,7 @@ std::string describe_end(const CommandResult& result, const Command& command) {
 }
 
 std::string own_program() {
+  if (!program_in_place.empty()) return program_in_place;
   std::array<char, PATH_MAX> path;
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
   if (length <= 0) {
@@ -141,6 +145,8 @@ std::string own_program() {
   }
   return std::string(path.data(), static_cast<size_t>(length));
 }
+
+void set_own_program(std::string path) { program_in_place = std::move(path); }
 
 std::string process_stat(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

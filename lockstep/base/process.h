@@ -46,8 +46,13 @@ std::string describe_end(const CommandResult& result, const Command& command);
 std::vector<std::string> merged_environment(
     const std::map<std::string, std::string>& variables);
 
-/// Returns the path of the running program.
+/// Returns the path of the running program, which starts itself for ranks and
+/// measurements.
 std::string own_program();
+
+/// Makes own_program() return `path`. For tests, which call the main function
+/// of a program in a process that runs another one.
+void set_own_program(std::string path);
 
 /// Returns the fields of /proc/PID/stat (proc(5)) from the third one, the
 /// state: "S 4711 ...". The second one, the name, is skipped because a program

@@ -175,8 +175,11 @@ TEST(Subprocess, DoesNotWaitForAGrandchildThatHoldsThePipe) {
   EXPECT_LT(watch.seconds(), 20);
 }
 
-TEST(OwnProgram, IsThisTest) {
+TEST(OwnProgram, IsThisTestUnlessAnotherIsNamed) {
   EXPECT_EQ(std::filesystem::path(own_program()).filename(), "test_base");
+  set_own_program("/another/program");
+  EXPECT_EQ(own_program(), "/another/program");
+  set_own_program("");
 }
 
 TEST(ProcessStat, KnowsStateAndParentWhateverTheNameIs) {

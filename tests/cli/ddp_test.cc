@@ -170,7 +170,7 @@ TEST(DdpFaults, AKilledRankEndsTheRun) {
 }
 
 TEST(DdpFaults, AStoppedRankIsNamedAtTheTimeout) {
-  Program program(endless({"--timeout", "10"}));
+  Program program(endless({"--timeout", "5"}));
   ASSERT_TRUE(program.wait_for_output("step 3/")) << program.err();
   const pid_t victim = pid_of_rank(program.out(), 1);
   ::kill(victim, SIGSTOP);

@@ -3,11 +3,13 @@
 
     page_commands.py PAGE [BIN]     BIN: the folder of lockstep; without it the
                                     commands are only listed
+    page_commands.py --pages        lists the pages that have commands to run
 
 A command is a line in a code block that begins with a program or with "$ ". The
 commands of a page run one after another in a temporary folder with the files
 that the page assumes. SUBSTITUTIONS and ON_EVERY_PAGE list the commands that
-are run differently or not at all, and the reasons.
+are run differently or not at all, and the reasons. tools/check/pages.py checks
+the options in all pages without running anything.
 """
 
 import os
@@ -126,7 +128,20 @@ def problems_of(page, folder_of_programs):
             yield f"{page}: no command has '{part}': take out its substitution"
 
 
+def pages_with_commands():
+    for path in [ROOT / "README.md", ROOT / "docs/practicals/README.md",
+                 *sorted((ROOT / "docs").glob("*.md"))]:
+        page = path.relative_to(ROOT).as_posix()
+        rules = SUBSTITUTIONS.get(page, []) + ON_EVERY_PAGE
+        if any(substituted(command, rules, set())
+               for command in commands_of(path.read_text(encoding="utf-8"))):
+            yield page
+
+
 def main():
+    if sys.argv[1:] == ["--pages"]:
+        print("\n".join(pages_with_commands()))
+        return
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     if len(sys.argv) == 2:

@@ -14,7 +14,8 @@ inline const std::string kProgram = LOCKSTEP_BINARY_DIR "/bin/lockstep";
 /// The built program, running in a separate process.
 class Program {
  public:
-  /// `environment` is added to that of this process.
+  /// `environment` is added to that of this process. Without additions, the
+  /// process is forked from one that has loaded LibTorch.
   explicit Program(const std::vector<std::string>& arguments,
                    const std::map<std::string, std::string>& environment = {});
   /// Kills the program if it is still running.

@@ -1,14 +1,16 @@
-// `lockstep run --max-restarts` with real failures.
+// `lockstep run --max-restarts` with programs that fail. Ranks that are killed
+// are in tools/fault_table.
 // Tier: full, by case. Each case restarts workers.
 #include <csignal>
 #include <filesystem>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/stopwatch.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
@@ -97,86 +99,49 @@ TEST(Restart, AllNodesStartAgain) {
   }
 }
 
-// Returns the arguments for a training run with two ranks under `lockstep run`.
-Words training(const std::string& out_dir) {
-  return {"run",
-          "--nproc-per-node",
-          "2",
-          "--max-restarts",
-          "5",
-          "--",
-          kProgram,
-          "train",
-          "--strategy",
-          "ddp",
-          "--model",
-          "mlp",
-          "--data",
-          "synthetic",
-          "--shards",
-          "2",
-          "--batch-size",
-          "32",
-          "--max-steps",
-          "150",
-          "--no-eval",
-          "--log-every",
-          "1",
-          "--checkpoint-every",
-          "4",
-          "--resume",
-          "auto",
-          "--out-dir",
-          out_dir};
+TEST(Restart, WhatFailsAtTheSameStepEachTimeEnds) {
+  const Ended ended = run_lockstep({"run",
+                                    "--nproc-per-node",
+                                    "2",
+                                    "--max-restarts",
+                                    "9",
+                                    "--",
+                                    kProgram,
+                                    "train",
+                                    "--model",
+                                    "mlp",
+                                    "--data",
+                                    "synthetic",
+                                    "--lr",
+                                    "1e30",
+                                    "--schedule",
+                                    "constant",
+                                    "--shards",
+                                    "2",
+                                    "--max-steps",
+                                    "60",
+                                    "--batch-size",
+                                    "32",
+                                    "--no-eval"});
+  EXPECT_EQ(ended.code, kExitTrainingFailed);
+  EXPECT_PRED2(contains, ended.err,
+               "no further restart: it failed 3 times in a");
+  expect_problem(ended.err, ErrorCode::kNotFinite, {});
 }
 
-std::string quiet_digest() {
-  static const std::string digest = [] {
-    const TemporaryFolder folder;
-    return digest_in(run_lockstep(training(folder.path("run"))).out);
-  }();
-  return digest;
-}
-
-pid_t last_worker_of(const Program& program) {
-  const auto workers = children_of(program.pid(), "lockstep");
-  if (workers.empty()) throw std::runtime_error("there is no worker");
-  return workers.back();
-}
-
-TEST(Restart, AKilledRankLeavesNoTraceInTheBits) {
-  const TemporaryFolder folder;
-  Program program(training(folder.path("run")));
-  for (const char* moment : {"step 6/150", "step 61/150"}) {
-    ASSERT_TRUE(program.wait_for_output(moment)) << program.err();
-    ::kill(last_worker_of(program), SIGKILL);
-  }
-  EXPECT_EQ(program.wait(), 0) << program.err();
-  EXPECT_PRED2(contains, program.err(), "2 failures survived");
-  EXPECT_PRED2(contains, program.out(), "resumed from ");
-  EXPECT_EQ(digest_in(program.out()), quiet_digest());
-}
-
-TEST(Preemption, EndsWithItsOwnCodeAndGoesOn) {
-  const TemporaryFolder folder;
-  // Sent to the agent, and only to a rank, as Slurm may do.
-  for (const int signal : {SIGTERM, SIGUSR1, -SIGUSR1}) {
-    Program program(training(folder.path("run")));
-    ASSERT_TRUE(program.wait_for_output(" | loss ")) << program.err();
-    if (signal > 0) {
-      program.send(signal);
-    } else {
-      ::kill(last_worker_of(program), -signal);
-    }
-    EXPECT_EQ(program.wait(), 75) << program.err();
-    EXPECT_PRED2(contains, program.err(),
-                 "the job was preempted, and can continue");
-    EXPECT_FALSE(contains(program.err(), "start again")) << program.err();
-  }
-  const Ended last = run_lockstep(training(folder.path("run")));
-  EXPECT_EQ(last.code, 0) << last.err;
-  EXPECT_PRED2(contains, last.out, "resumed from ");
-  EXPECT_EQ(digest_in(last.out), quiet_digest());
+TEST(Restart, TwoRunsOfOneScriptDoNotTakeEachOthersState) {
+  const std::string train = kProgram +
+                            " train --model mlp --data synthetic --batch-size "
+                            "32 --max-steps 5 --no-eval --lr ";
+  const auto last_digest = [](const std::string& script) {
+    const Ended ended =
+        run_lockstep({"run", "--max-restarts", "1", "--", "sh", "-c", script});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_FALSE(contains(ended.out, "resumed from memory")) << ended.out;
+    return digest_in(ended.out.substr(ended.out.rfind("parameter_sha256")));
+  };
+  EXPECT_EQ(last_digest(train + "0.1; " + train + "0.2"),
+            last_digest(train + "0.2"));
 }
 
 }  // namespace

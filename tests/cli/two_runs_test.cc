@@ -53,23 +53,5 @@ TEST(TwoRuns, TheSecondIsRefusedUntilTheFirstIsGone) {
   EXPECT_EQ(third.wait(), kExitPreempted) << third.err();
 }
 
-// The lock is released with a rank 0 that is killed, and kept by one that
-// waits.
-TEST(TwoRuns, ARestartedRankHasTheFolderOfItsJob) {
-  for (const int killed : {0, 1}) {
-    const TemporaryFolder folder;
-    Words words{"run",   "--nproc-per-node", "2", "--max-restarts", "2", "--",
-                kProgram};
-    const Words train = run_in(folder.path("run"), "16");
-    words.insert(words.end(), train.begin(), train.end());
-    words.insert(words.end(), {"--strategy", "ddp"});
-    Program job(words);
-    ASSERT_TRUE(job.wait_for_output("step 6/")) << job.err();
-    ::kill(worker_of(job.pid(), killed), SIGKILL);
-    EXPECT_EQ(job.wait(), kExitDone) << job.err();
-    EXPECT_PRED2(contains, job.err(), "1 failure survived");
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::two_runs_test

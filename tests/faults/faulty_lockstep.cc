@@ -107,6 +107,7 @@ void strike() {
   if (kind == "kill") ::kill(::getpid(), SIGKILL);
   if (kind == "stop") ::kill(::getpid(), SIGSTOP);
   if (kind == "term") ::kill(::getpid(), SIGTERM);
+  if (kind == "usr1") ::kill(::getpid(), SIGUSR1);
   if (kind == "exit") std::exit(1);
   if (kind == "throw") throw std::runtime_error("an exception, as ordered");
   if (kind == "oom") run_out_of_memory();

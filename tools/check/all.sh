@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 
 failed=0
-for name in layers layout pitfalls public_headers format; do
+for name in layers layout pitfalls public_headers format pages; do
   python3 "tools/check/$name.py" || failed=1
 done
 exit $failed

@@ -18,21 +18,24 @@ GOOD = {
     "cmake/public_headers.txt":
         "lockstep/lockstep.h\n# [internal]\nlockstep/train/run_training.h\n",
     "lockstep/train/run_training.h": "#pragma once\n",
-    "docs/api.md": "| `lockstep/lockstep.h` | all |\n"
+    "examples/a.cc": "int main() {}\n",
+    "README.md": "[The API](docs/api.md#all)\n\n    lockstep run --rest 1 -- ./a\n"
+                 "<!-- quotes examples/a.cc -->\n```cpp\nint main() {}\n```\n",
+    "docs/api.md": "## All\n\n| `lockstep/lockstep.h` | all |\n"
                    "| `lockstep/base/version.h` | the version |\n",
 }
 
 
 class Checks(unittest.TestCase):
 
-    def run_check(self, name, files):
+    def run_check(self, name, files, *options):
         with tempfile.TemporaryDirectory() as folder:
             for path, text in {**GOOD, **files}.items():
                 target = pathlib.Path(folder, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(text, encoding="utf-8")
             done = subprocess.run(
-                [sys.executable, HERE / f"{name}.py", folder],
+                [sys.executable, HERE / f"{name}.py", folder, *options],
                 capture_output=True, text=True, check=False, timeout=60)
         return done.returncode, done.stdout + done.stderr
 
@@ -43,7 +46,8 @@ class Checks(unittest.TestCase):
             self.assertIn(word, output)
 
     def test_all_pass_a_good_tree(self):
-        for name in ("layers", "layout", "pitfalls", "public_headers", "format"):
+        for name in ("layers", "layout", "pitfalls", "public_headers", "format",
+                     "pages"):
             code, output = self.run_check(name, {})
             self.assertEqual(code, 0, output)
 
@@ -189,6 +193,35 @@ class Checks(unittest.TestCase):
     def test_layout_finds_tests_that_mirror_nothing(self):
         self.expect_finding(
             "layout", {"tests/misc/a_test.cc": ""}, "tests/misc")
+
+    def test_pages_finds_a_link_to_nothing(self):
+        for link in ("docs/none.md", "docs/api.md#none"):
+            self.expect_finding("pages", {"README.md": f"[a]({link})\n"},
+                                "README.md: links to", "none")
+
+    def test_pages_finds_a_quote_that_differs(self):
+        self.expect_finding("pages", {"examples/a.cc": "int main() { }\n"},
+                            "does not quote examples/a.cc as it is")
+        for head in ("none.cc", "examples/a.cc from void"):
+            page = f"<!-- quotes {head} -->\n```cpp\nint main() {{}}\n```\n"
+            self.expect_finding("pages", {"README.md": page}, "does not quote")
+        self.expect_finding("pages", {"README.md": "<!-- quotes a -->\ntext\n"},
+                            "not followed by a block of code")
+
+    def test_pages_finds_commands_and_options_that_do_not_exist(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as manual:
+            manual.write(".SH COMMANDS\n.SS run\nRuns.\n.TP\n\\fB\\-r, "
+                         "\\-\\-rest\\fR\nas \\-\\-no does\n.SS top\n.SH NOTES\n")
+            manual.flush()
+            for command, finding in (
+                    ("run --rest 1 -- ./a --no", ""),
+                    ("run --no 1", "lockstep run has no option --no"),
+                    ("run -- lockstep top --x=1", "lockstep top has no option --x"),
+                    ("walk", "no command lockstep walk")):
+                page = {"README.md": f"    lockstep {command}\n"}
+                code, output = self.run_check("pages", page, "--manual", manual.name)
+                self.assertEqual(code, 1 if finding else 0, output)
+                self.assertIn(finding, output)
 
     def test_format_finds_a_file_laid_out_otherwise(self):
         self.expect_finding(

@@ -61,7 +61,7 @@ class Pages(unittest.TestCase):
     def findings(self, text):
         page = pathlib.Path(self.folder.name, "page.md")
         page.write_text(text, encoding="utf-8")
-        return check.findings(page, ROOT, ROOT)
+        return check.findings(page, ROOT)
 
     def test_are_filled_and_long_outputs_are_cut(self):
         text = self.filled(PAGE)

@@ -1,7 +1,10 @@
-"""The cases of the table, and how they are run and measured."""
+"""Runs the cases of the table, and measures them."""
 
 import os
 import pathlib
+import random
+import re
+import resource
 import secrets
 import signal
 import socket
@@ -9,6 +12,7 @@ import tempfile
 import time
 
 from fault_table import places
+from fault_table.faults import FAULTS
 from fault_table.job import (Job, digest_in, first_news, is_alive, steps_in,
                              wait_until)
 from fault_table.outcome import Outcome
@@ -22,25 +26,6 @@ RANK_TIMEOUT_S = 5
 HANG_TIMEOUT_S = 2
 KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=3"
 
-PHASES = ("start", "forward", "backward", "all-reduce", "checkpoint",
-          "evaluate")
-# Faults that the program causes itself, and faults that come from outside.
-INSIDE = {"kill -9": "kill", "SIGSTOP": "stop", "SIGTERM": "term",
-          "exit 1": "exit", "exception": "throw", "out of memory": "oom",
-          "slow rank": "slow"}
-OUTSIDE = ("agent killed", "rendezvous host killed", "cut link", "full disk",
-           "torn checkpoint")
-FAULTS = (*INSIDE, *OUTSIDE)
-ONLY_AT_CHECKPOINTS = ("full disk", "torn checkpoint")
-
-
-def all_cases():
-    """Yields pairs of a fault and a phase."""
-    for fault in FAULTS:
-        for phase in PHASES:
-            if phase == "checkpoint" or fault not in ONLY_AT_CHECKPOINTS:
-                yield fault, phase
-
 
 def training(program, out_dir, *more):
     """Returns the command of the run that all cases disturb."""
@@ -53,9 +38,20 @@ def training(program, out_dir, *more):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Returns a port that no process takes by chance. Those that the system
+    gives out are above the lower end of its range.
+    """
+    limits = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(limits.read_text().split()[0])
+    for _ in range(100):
+        port = random.randrange(lowest // 2, lowest)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port below {lowest}")
 
 
 class Case:
@@ -75,27 +71,28 @@ class Case:
 
     @property
     def fault(self):
-        return self.outcome.fault
+        return FAULTS[self.outcome.fault]
 
-    def is_on_two_nodes(self):
-        return self.fault in ("cut link", "rendezvous host killed")
+    @property
+    def name(self):
+        return self.outcome.fault
 
     def environment(self):
         # The evaluation comes after the last step.
         step = {"start": 0, "evaluate": STEPS}.get(
             self.outcome.phase, FAULT_AFTER_STEPS)
-        if self.fault == "torn checkpoint":
+        if self.name == "torn checkpoint":
             step = 2 * CHECKPOINT_EVERY + 1
-        kind = INSIDE.get(self.fault, "ask")
-        return {"LOCKSTEP_FAULT": f"{kind}@{self.outcome.phase}:step={step}"
-                                  ":rank=1",
+        return {"LOCKSTEP_FAULT": f"{self.fault.kind}@{self.outcome.phase}:"
+                                  f"step={step}:rank={self.fault.rank}",
                 "LOCKSTEP_FAULT_FOLDER": str(self.folder)}
 
     def start(self):
         """Starts one agent, or one per node."""
         run = [str(self.lockstep), "run", "--max-restarts", "3"]
-        train = ["--", *training(self.faulty, self.run_folder)]
-        if not self.is_on_two_nodes():
+        train = ["--", *training(self.faulty, self.run_folder,
+                                  *self.fault.options)]
+        if not self.fault.two_nodes:
             words = [*run, "--nproc-per-node", "2", "--hang-timeout",
                      str(HANG_TIMEOUT_S), *train]
             if self.place:
@@ -123,9 +120,9 @@ class Case:
     def run(self):
         """Runs the case to its end. Returns the outcome, without the digest."""
         try:
-            if self.fault == "cut link":
+            if self.name == "cut link":
                 self.place = places.TwoHosts()
-            elif self.fault == "full disk":
+            elif self.name == "full disk":
                 self.place = places.SmallDisk(self.run_folder, 300)
             for _ in range(MOST_COMMANDS):
                 if self.run_once():
@@ -141,8 +138,8 @@ class Case:
         self.outcome.commands += 1
         jobs = self.start()
         try:
-            if first and self.fault in OUTSIDE:
-                self.act(jobs)
+            if first:
+                self.disturb(jobs)
             codes = tuple(job.wait(self.deadline) for job in jobs)
         finally:
             for job in jobs:
@@ -153,36 +150,76 @@ class Case:
             self.outcome.problem = "hangs"
         return None in codes or all(code == 0 for code in codes)
 
+    def has_fired(self):
+        return wait_until(lambda: self.fired_at() is not None, self.deadline)
+
+    def disturb(self, jobs):
+        """Does what a fault needs from outside while the command runs."""
+        if self.fault.kind == "ask":
+            if self.has_fired():
+                self.act(jobs)
+            else:
+                self.outcome.problem = "the program never came to that place"
+        elif self.fault.times > 1:
+            for _ in range(self.fault.times - 1):
+                # The new process has the same fault, once more.
+                if self.has_fired():
+                    os.remove(self.folder / "fired")
+            if not self.has_fired():
+                self.outcome.problem = f"not {self.fault.times} faults"
+        elif self.fault.ends[0] == "rank" and self.outcome.phase != "start":
+            self.watch_survivor(jobs[0])
+
+    def watch_survivor(self, job):
+        """Checks that the process of the other rank goes on."""
+        other = 1 - self.fault.rank
+        wait_until(lambda: len(job.workers()) == 2 or job.is_over(),
+                   self.deadline)
+        before = job.workers().get(other)
+        wait_until(lambda: job.has("resumed from memory") or job.is_over(),
+                   self.deadline)
+        if job.workers().get(other, before) != before:
+            self.outcome.problem = f"rank {other} did not wait"
+
     def act(self, jobs):
         """Injects the fault when the program has reached its place."""
-        fired = self.folder / "fired"
-        if not wait_until(lambda: fired.exists() and fired.read_text(),
-                          self.deadline):
-            self.outcome.problem = "the program never came to that place"
-            return
-        if self.fault == "torn checkpoint":
+        agent = jobs[0]
+        workers = agent.workers()
+        if self.name == "torn checkpoint":
             # Checkpoints are written in the background, and one must stay
             # complete.
             wait_until(lambda: len(self.checkpoints()) >= 2, self.deadline)
-        if self.fault == "full disk":
+        if self.name == "full disk":
             self.place.fill()
-        elif self.fault == "cut link":
+        elif self.name == "cut link":
             self.place.set_link("down")
+        elif self.name == "both ranks killed":
+            # The agent sees both at the same time.
+            os.kill(agent.pid, signal.SIGSTOP)
+            for pid in workers.values():
+                os.kill(pid, signal.SIGKILL)
+            os.kill(agent.pid, signal.SIGCONT)
+        elif self.name == "kill -9, no descriptors":
+            # Only the standard files stay.
+            resource.prlimit(workers[0], resource.RLIMIT_NOFILE, (3, 3))
+            os.kill(workers[1], signal.SIGKILL)
+        elif self.name.endswith(" to the agent"):
+            os.kill(agent.pid, getattr(signal, self.name.split()[0]))
         else:
-            workers = list(jobs[0].workers().values())
-            os.kill(jobs[0].pid, signal.SIGKILL)
-            wait_until(lambda: not any(map(is_alive, workers)), self.deadline)
+            os.kill(agent.pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(is_alive, workers.values())),
+                       self.deadline)
             self.gone_at = time.monotonic()
         (self.folder / "done").touch()
-        if self.fault == "full disk":
-            wait_until(lambda: first_news(jobs[0].lines, self.fired_at()),
+        if self.name == "full disk":
+            wait_until(lambda: first_news(agent.lines, self.fired_at()),
                        self.deadline)
             self.place.empty()
-        elif self.fault == "cut link":
+        elif self.name == "cut link":
             for job in jobs:
                 job.wait(self.deadline)
             self.place.set_link("up")
-        elif self.fault == "torn checkpoint":
+        elif self.name == "torn checkpoint":
             self.tear()
 
     def checkpoints(self):
@@ -194,10 +231,12 @@ class Case:
         os.truncate(path, path.stat().st_size // 2)
 
     def fired_at(self):
-        fired = self.folder / "fired"
-        if not fired.exists():
+        """Returns the time of the fault, or None before it."""
+        try:
+            words = (self.folder / "fired").read_text().split()
+        except FileNotFoundError:
             return None
-        return int(fired.read_text().split()[0]) / 1e9
+        return int(words[0]) / 1e9 if words else None
 
     def measure(self):
         """Computes the outcome from the lines."""
@@ -227,9 +266,27 @@ class Case:
         elif ends:
             outcome.recovered_s = ends[-1] - at
             outcome.steps_again = 0
-        if not outcome.problem and outcome.codes[-1] != 0:
-            outcome.problem = f"ends with {outcome.codes[-1]}"
+        outcome.problem = outcome.problem or self.difference()
         return outcome
+
+    def difference(self):
+        """Returns how the outcome differs from what the fault promises, or "".
+        """
+        outcome = self.outcome
+        if outcome.codes[-1] != 0:
+            return f"ends with {outcome.codes[-1]}"
+        by, codes = self.fault.expected(outcome.phase)
+        if outcome.gone_on_by() != by:
+            return f"continued by {outcome.gone_on_by()} instead of {by}"
+        if outcome.codes != codes:
+            return f"exit codes {outcome.codes} instead of {codes}"
+        if by == "rank" and not any("resumed from memory" in text
+                                    for _, text in self.lines):
+            return "not continued from memory"
+        if outcome.phase != "start" and not any(
+                re.search(self.fault.says, text) for _, text in self.lines):
+            return f"no line has '{self.fault.says}'"
+        return ""
 
 
 def run_case(programs, fault, phase, quiet_digest):

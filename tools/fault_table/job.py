@@ -101,6 +101,13 @@ class Job:
                 pass
         self.process.wait()
 
+    def is_over(self):
+        return self.process.poll() is not None
+
+    def has(self, part):
+        """Returns whether a line has this part."""
+        return any(part in text for _, text in self.lines)
+
     def has_step(self, number, since=0):
         """Returns whether it has printed since then that `number` steps are
         done.

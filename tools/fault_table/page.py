@@ -20,9 +20,9 @@ the bit**. Otherwise, `make faults` fails.
 The run is `lockstep run --max-restarts 3 --hang-timeout {hang} --nproc-per-node
 2 -- lockstep train --strategy ddp --model mlp --shards 2 --intra-op-threads 1
 --batch-size 8 --max-steps {steps} --checkpoint-every {every} --timeout
-{timeout} --resume auto --out-dir DIR`. The fault hits rank 1 when it first
-enters the phase after {after} steps (at start-up after none, in the evaluation
-after all). Measured on {machine}.
+{timeout} --resume auto --out-dir DIR`. The fault hits rank 1, where the row names
+no other, when it first enters the phase after {after} steps (at start-up after
+none, in the evaluation after all). Measured on {machine}.
 
 """
 
@@ -57,9 +57,19 @@ wall time of the whole command, including start-up. Measured on {machine}.
 """
 
 NOTES = {
+    "kill -9 over tcp": "With `--backend tcp --verify-every 1`.",
+    "three kills": "The process that replaces rank 1 is killed at the same "
+                   "step, and so is the next one. A program that *fails* at the "
+                   "same step three times is given up.",
+    "both ranks killed": "Both continue from the memory of the agent.",
+    "kill -9 with rare snapshots": "With `--snapshot-every 5`.",
+    "kill -9, no descriptors": "The other rank can open no files "
+                               "(`RLIMIT_NOFILE`), so the agent replaces it "
+                               "too.",
     "exception": "At start-up, nothing catches it: `std::terminate`.",
     "SIGTERM": "The rank saves, and the job ends with code 75, because SIGTERM "
-               "means that a scheduler needs the machine.",
+               "means that a scheduler needs the machine. So does SIGUSR1, "
+               "and either signal to the agent.",
     "SIGSTOP": "Detected by the agent (`--hang-timeout "
                f"{cases.HANG_TIMEOUT_S}`), or by the other ranks (`--timeout "
                f"{cases.RANK_TIMEOUT_S}`). The defaults of both are minutes.",

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 
 from practical_pages import pages
 
@@ -15,7 +14,7 @@ CODE = re.compile(r"`[^`\n]*`")
 MAX_COLUMNS = 100
 
 
-def findings(page, root, programs):
+def findings(page, root):
     """Returns what is wrong with a page, one sentence each."""
     text = page.read_text(encoding="utf-8")
     found = []
@@ -23,7 +22,7 @@ def findings(page, root, programs):
     if len(blocks) != text.count("<!-- run "):
         found.append("a `run` comment is not followed by a block")
     for match in blocks:
-        found += of_block(match, root, programs)
+        found += of_block(match, root)
     if len(pages.VALUE.findall(text)) != text.count("<!-- value "):
         found.append("a `value` comment has no end")
     for match in pages.VALUE.finditer(text):
@@ -32,7 +31,7 @@ def findings(page, root, programs):
     return found + of_prose(text)
 
 
-def of_block(match, root, programs):
+def of_block(match, root):
     """Returns what is wrong with a block."""
     try:
         block = pages.block_of(match)
@@ -46,23 +45,21 @@ def of_block(match, root, programs):
     elif len(shown) == len(command) and "background" not in block.options \
             and ">" not in block.command:
         found.append(f"block {block.name} has no output")
-    return found + of_command(block, root, programs)
+    return found + of_command(block, root)
 
 
-def of_command(block, root, programs):
-    """Returns the programs and options of a block that do not exist."""
+def of_command(block, root):
+    """Returns the examples in a block that do not exist. tools/check/pages.py
+    checks the options of `lockstep`.
+    """
     found = []
     for words in simple_commands(block.command):
         while words and re.match(r"\w+=", words[0]):
             words.pop(0)
-        if not words:
-            continue
-        if re.match(r"practical|resnet34_|language_model", words[0]) and \
+        if words and \
+                re.match(r"practical|resnet34_|language_model", words[0]) and \
                 not (root / "examples" / words[0] / "main.cc").exists():
             found.append(f"block {block.name}: no example {words[0]}")
-        # The second program has the same commands.
-        if words[0] in ("lockstep", "faulty_lockstep") and len(words) > 1:
-            found += of_options(block, words[1:], programs)
     return found
 
 
@@ -79,22 +76,6 @@ def simple_commands(command):
         else:
             words.append(word)
     yield words
-
-
-def of_options(block, words, programs):
-    """Returns the options that `lockstep help COMMAND` does not list."""
-    command, *rest = words
-    if "--" in rest:
-        rest = rest[:rest.index("--")]
-    shown = subprocess.run([str(programs / "lockstep"), "help", command],
-                           capture_output=True, text=True, check=False,
-                           timeout=60).stdout
-    if f"Usage: lockstep {command}" not in shown:
-        return [f"block {block.name}: no command lockstep {command}"]
-    return [f"block {block.name}: lockstep {command} has no option {word}"
-            for word in (w.split("=")[0] for w in rest)
-            if word.startswith("--") and word not in re.findall(r"--[\w-]+",
-                                                                shown)]
 
 
 def of_prose(text):

@@ -1,0 +1,53 @@
+#include "tests/cli/loaded_program.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+#include <sys/prctl.h>
+
+#include "lockstep/base/process.h"
+#include "lockstep/cli/commands.h"
+#include "tests/base/fork_server.h"
+#include "tests/cli/program.h"
+
+namespace lockstep {
+namespace {
+
+std::unique_ptr<ForkServer>& server() {
+  static std::unique_ptr<ForkServer> the_server;
+  return the_server;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  ::prctl(PR_SET_NAME, "lockstep");  // children_of() looks for this name
+  set_own_program(LOCKSTEP_BINARY_DIR "/libexec/lockstep/lockstep");
+  std::vector<char*> argv{const_cast<char*>(kProgram.c_str())};
+  for (const auto& argument : arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  return cli::run_program(static_cast<int>(argv.size()) - 1, argv.data());
+}
+
+}  // namespace
+
+void serve_loaded_program() { server() = std::make_unique<ForkServer>(run); }
+
+bool is_for_loaded(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 7> kWithoutTorch{
+      "run", "simulate", "split", "top", "data", "--version", "-V"};
+  return server() != nullptr && !arguments.empty() &&
+         std::ranges::find(kWithoutTorch, arguments.front()) ==
+             kWithoutTorch.end();
+}
+
+pid_t start_loaded(const std::vector<std::string>& arguments, int out,
+                   int err) {
+  return server()->fork({.arguments = arguments,
+                         .environment = own_environment(),
+                         .out = out,
+                         .err = err});
+}
+
+}  // namespace lockstep

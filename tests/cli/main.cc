@@ -1,0 +1,9 @@
+#include <gtest/gtest.h>
+
+#include "tests/cli/loaded_program.h"
+
+int main(int argc, char** argv) {
+  lockstep::serve_loaded_program();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
