@@ -18,7 +18,8 @@ KILL_S = 60
 # Bytes of the output that are kept of a test that did not pass.
 KEPT_OUTPUT = 4000
 # Properties that this runner supports, and others that change nothing here.
-SUPPORTED = {"DISABLED", "ENVIRONMENT", "FAIL_REGULAR_EXPRESSION", "LABELS",
+SUPPORTED = {"DISABLED", "ENVIRONMENT", "FAIL_REGULAR_EXPRESSION",
+          "FIXTURES_REQUIRED", "FIXTURES_SETUP", "LABELS",
           "PASS_REGULAR_EXPRESSION", "PROCESSORS", "RESOURCE_LOCK", "RUN_SERIAL",
           "SKIP_REGULAR_EXPRESSION", "SKIP_RETURN_CODE", "TIMEOUT", "WILL_FAIL",
           "WORKING_DIRECTORY"}
@@ -48,9 +49,14 @@ class Test:
     def is_serial(self):
         return bool(self.properties.get("RUN_SERIAL"))
 
+    @property
+    def sets_up(self):
+        """Returns whether the test prepares something for other tests."""
+        return "FIXTURES_SETUP" in self.properties
+
     def slots(self, jobs):
         """Returns how many of the jobs the test takes."""
-        if self.is_serial:
+        if self.is_serial or self.sets_up:
             return jobs
         return min(jobs, int(self.properties.get("PROCESSORS", 1)))
 
@@ -206,10 +212,10 @@ def kill(running):
 def run_tests(tests, jobs, known, keep):
     """Runs tests, `jobs` at a time, and calls `keep(name, row)` after each one.
 
-    Tests with RUN_SERIAL are last. If this is interrupted, the tests that run are
+    Tests that set up a fixture are first, and those with RUN_SERIAL last. If this is interrupted, the tests that run are
     killed.
     """
-    waiting = sorted(tests, key=lambda test: test.is_serial)
+    waiting = sorted(tests, key=lambda test: (not test.sets_up, test.is_serial))
     remaining = Remaining(tests, jobs, known)
     running = {}
 

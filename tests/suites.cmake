@@ -7,11 +7,11 @@
 #   // Tier: nightly, 2 cores. It runs eight jobs at once.
 #   // Tier of Large/Collectives: full. Eight ranks share two cores.
 #
-# The last form is for one suite of the file. After the tier, `by case` makes each case a test, `2 cores` says that the test
-# keeps two cores busy, and `alone` that it measures time, so that nothing else
-# may run beside it. The text after the full stop is the reason. A suite in a
-# folder gpu/ or parity/ is `full, by case` by default, and has the name of the
-# folder as a second label.
+# The last form is for one suite of the file. After the tier, `by case` makes each
+# case a test, `2 cores` says that the test keeps two cores busy, and `alone` that
+# it measures time, so that nothing else may run beside it. The text after the
+# full stop is the reason. A suite in a folder gpu/ is `full` by default, and one in parity/, which starts PyTorch, is
+# `full, by case`. The name of the folder is a second label.
 #
 # The other suites of a tier run in one process, or in as many as `processes`
 # says for the tier, because a process needs half a second to load LibTorch. If
@@ -73,6 +73,8 @@ foreach(i RANGE ${last_suite})
   if(file MATCHES "/(gpu|parity)/[^/]+$")
     set(label ${CMAKE_MATCH_1})
     set(tier full)
+  endif()
+  if(label STREQUAL "parity")
     set(words ", by case")
   endif()
   file(STRINGS ${source}/${file} lines REGEX "^// Tier")
@@ -107,17 +109,23 @@ foreach(i RANGE ${last_suite})
   elseif(words MATCHES "alone" OR DEFINED ENV{LOCKSTEP_TEST_SUITES})
     add_cases(${prefix}.${suite} ${suite}.* ${tier} "${words}" "${label}")
   else()
-    string(REPLACE ", 2 cores" "_2_cores" group "${tier}${words}")
+    set(group ${tier})
+    if(words MATCHES "2 cores")
+      string(APPEND group _2_cores)
+    endif()
+    if(NOT label STREQUAL "")
+      string(APPEND group _${label})
+    endif()
     list(APPEND groups ${group})
     string(APPEND filter_${group} ":${suite}.*")
+    set(label_${group} "${label}")
   endif()
 endforeach()
 
 list(REMOVE_DUPLICATES groups)
 foreach(group IN LISTS groups)
   string(REGEX MATCH "^[a-z]+" tier ${group})
-  string(REPLACE "${tier}" "" words ${group})
-  string(REPLACE "_" " " words "${words}")
+  string(REPLACE "_" " " words ${group})
   set(shards 1)
   if(DEFINED processes_${tier})
     set(shards ${processes_${tier}})
@@ -129,7 +137,8 @@ foreach(group IN LISTS groups)
       math(EXPR number "${shard} + 1")
       set(test ${test}.${number})
     endif()
-    add_cases(${test} "${filter_${group}}" ${tier} "${words}" "")
+    add_cases(${test} "${filter_${group}}" ${tier} "${words}"
+              "${label_${group}}")
     set_tests_properties(${test} PROPERTIES ENVIRONMENT
       "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${shard}")
   endforeach()

@@ -1,6 +1,7 @@
 // Batches in which few targets count. Compares with
 // torch.nn.functional.cross_entropy over the whole batch, which padded_loss.py
 // computes.
+// Tier: nightly. Language models.
 #include <memory>
 #include <string>
 #include <vector>

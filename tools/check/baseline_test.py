@@ -332,9 +332,9 @@ class Tests(unittest.TestCase):
 
     def test_refuses_a_property_that_it_does_not_know(self):
         listing = {"tests": [{"name": "a", "command": ["true"], "properties": [
-            {"name": "FIXTURES_REQUIRED", "value": ["x"]}]}]}
+            {"name": "FIXTURES_CLEANUP", "value": ["x"]}]}]}
         with contextlib.redirect_stderr(io.StringIO()):
-            with self.assertRaisesRegex(SystemExit, "got FIXTURES_REQUIRED"):
+            with self.assertRaisesRegex(SystemExit, "got FIXTURES_CLEANUP"):
                 test_times.read_tests(listing)
 
 

@@ -1,3 +1,4 @@
+// Tier: nightly, by case. Language models.
 #include "lockstep/checkpoint/hugging_face.h"
 
 #include <string>

@@ -41,8 +41,11 @@ TEST_P(PythonBackend, ComputesWhatGlooComputes) {
   compare_with_gloo(GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, PythonBackend, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Two, PythonBackend, testing::Values(2));
+// Tier of Others/PythonBackend: nightly, by case. Each rank loads PyTorch.
+INSTANTIATE_TEST_SUITE_P(Others, PythonBackend, testing::Values(1, 3, 5));
 
+// Tier of PythonBackend: nightly, by case. Each rank loads PyTorch.
 // Gloo needs the name of the network's interface, which differs between the
 // hosts.
 TEST(PythonBackend, ComputesOnTwoHostsWhatGlooComputes) {
@@ -70,6 +73,7 @@ TEST(PythonBackend, EndsWithoutDestroyProcessGroup) {
   compare_with_gloo(2, {{"WITHOUT_DESTROY", "1"}});
 }
 
+// Tier of Of/PythonPrograms: nightly, by case. Each takes half a minute.
 /// Programs as users of PyTorch write them, which one start of Python runs.
 class PythonPrograms : public testing::TestWithParam<std::vector<std::string>> {
 };
@@ -100,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"lightning"}),
     [](const auto& instance) { return instance.param.front(); });
 
+// Tier of Calls/PythonFaults: nightly, by case. Each case loads PyTorch twice.
 class PythonFaults : public testing::TestWithParam<const char*> {
  protected:
   /// Runs a call while the other rank was killed, or sleeps.

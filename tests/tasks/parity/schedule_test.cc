@@ -1,3 +1,4 @@
+// Tier: nightly, by case. Language models.
 #include <sstream>
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// Tier: nightly, by case. Language models.
 #include <filesystem>
 #include <sstream>
 #include <string>

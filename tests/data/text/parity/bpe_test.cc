@@ -1,3 +1,4 @@
+// Tier: nightly. Language models.
 #include <string>
 #include <vector>
 

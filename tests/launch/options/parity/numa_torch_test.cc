@@ -1,4 +1,5 @@
 // Compares --numa-binding with torch/numa/binding.py on the same fake host.
+// Tier: nightly. It loads PyTorch.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// Tier: nightly. A tool.
 #include <string>
 
 #include <gtest/gtest.h>
