@@ -76,7 +76,7 @@ class Checker {
       add_data_parallel(1);
       if (case_.devices > 1) add_data_parallel(case_.devices);
     } else {
-      if (case_.kind == "world" && is_one_batch()) add_data_parallel(1);
+      if (has_bits_of_one_device()) add_data_parallel(1);
       add_ranks();
     }
     if (promises_bits_of_data_parallel()) add_twin_of_ddp();
@@ -93,6 +93,13 @@ class Checker {
   /// a loop of the user's own is that of one rank.
   bool is_one_batch() const {
     return !has_event(case_, "backward") && !has_event(case_, "no_sync");
+  }
+
+  /// Returns whether the ranks promise the bits of DataParallel on one device.
+  /// DistributedDataParallel does so for train_step().
+  bool has_bits_of_one_device() const {
+    return is_one_batch() && (case_.kind == "world" ||
+                              (is_program(case_) && case_.average != "none"));
   }
 
   /// Returns whether DistributedDataParallel promises the bits of DataParallel.
