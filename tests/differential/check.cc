@@ -63,6 +63,8 @@ class Checker {
 
   Verdict check() {
     const LogCapture log;
+    // Before anything here starts a thread.
+    if (case_.has_processes) ranks_in_processes_ = run_in_processes(case_);
     plain_ =
         play(case_, [this] { return std::make_unique<Plain>(make_module()); });
     // Once a step is as good as twice, if all do the same.
@@ -154,7 +156,7 @@ class Checker {
 
   void add_ranks() {
     if (case_.has_processes) {
-      for (RankRun& run : run_in_processes(case_)) {
+      for (RankRun& run : ranks_in_processes_) {
         runs_.push_back({std::move(run.name), std::move(run.trace)});
       }
       return;
@@ -336,6 +338,7 @@ class Checker {
   Trace plain_;
   Trace once_;
   std::vector<Run> runs_;
+  std::vector<RankRun> ranks_in_processes_;
   std::optional<Run> twin_;
   bool is_reported_ = false;  // a check of the first step can't be made
 };
