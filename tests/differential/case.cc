@@ -44,33 +44,39 @@ Json json_of(const Event& event) {
   return Json::array({event.what, event.numbers, event.loss});
 }
 
+/// Sets `member` if `json` has it. Cases that people write leave out the rest.
+template <class T>
+void read_member(const Json& json, const char* name, T& member) {
+  if (json.contains(name)) json.at(name).get_to(member);
+}
+
 void read(const Json& json, ParameterSpec& spec) {
   json.at("shape").get_to(spec.shape);
-  json.at("requires_grad").get_to(spec.requires_grad);
-  json.at("part").get_to(spec.part);
-  json.at("tied_to").get_to(spec.tied_to);
-  spec.is_assigned = json.value("is_assigned", false);
-  json.at("dtype").get_to(spec.dtype);
+  read_member(json, "requires_grad", spec.requires_grad);
+  read_member(json, "part", spec.part);
+  read_member(json, "tied_to", spec.tied_to);
+  read_member(json, "is_assigned", spec.is_assigned);
+  read_member(json, "dtype", spec.dtype);
 }
 void read(const Json& json, InputSpec& spec) {
   json.at("kind").get_to(spec.kind);
-  json.at("shape").get_to(spec.shape);
-  json.at("requires_grad").get_to(spec.requires_grad);
+  read_member(json, "shape", spec.shape);
+  read_member(json, "requires_grad", spec.requires_grad);
 }
 void read(const Json& json, Node& node) {
   json.at(0).get_to(node.operation);
   json.at(1).get_to(node.arguments);
-  json.at(2).get_to(node.numbers);
+  if (json.size() > 2) json.at(2).get_to(node.numbers);
 }
 void read(const Json& json, OptimizerSpec& spec) {
-  json.at("kind").get_to(spec.kind);
-  json.at("is_own").get_to(spec.is_own);
-  json.at("part").get_to(spec.part);
-  json.at("parts").get_to(spec.parts);
-  json.at("rate").get_to(spec.rate);
-  json.at("momentum").get_to(spec.momentum);
-  json.at("weight_decay").get_to(spec.weight_decay);
-  json.at("nesterov").get_to(spec.nesterov);
+  read_member(json, "kind", spec.kind);
+  read_member(json, "is_own", spec.is_own);
+  read_member(json, "part", spec.part);
+  read_member(json, "parts", spec.parts);
+  read_member(json, "rate", spec.rate);
+  read_member(json, "momentum", spec.momentum);
+  read_member(json, "weight_decay", spec.weight_decay);
+  read_member(json, "nesterov", spec.nesterov);
 }
 void read(const Json& json, Event& event) {
   json.at(0).get_to(event.what);
@@ -169,7 +175,7 @@ struct Reader {
   }
   template <class T>
   void operator()(const char* name, T& value) const {
-    if (json->contains(name)) json->at(name).get_to(value);
+    read_member(*json, name, value);
   }
 };
 

@@ -63,6 +63,8 @@ class Checker {
 
   Verdict check() {
     const LogCapture log;
+    // Before anything here starts a thread.
+    if (case_.has_processes) ranks_in_processes_ = run_in_processes(case_);
     plain_ =
         play(case_, [this] { return std::make_unique<Plain>(make_module()); });
     // Once a step is as good as twice, if all do the same.
@@ -76,7 +78,7 @@ class Checker {
       add_data_parallel(1);
       if (case_.devices > 1) add_data_parallel(case_.devices);
     } else {
-      if (case_.kind == "world" && is_one_batch()) add_data_parallel(1);
+      if (has_bits_of_one_device()) add_data_parallel(1);
       add_ranks();
     }
     if (promises_bits_of_data_parallel()) add_twin_of_ddp();
@@ -93,6 +95,13 @@ class Checker {
   /// a loop of the user's own is that of one rank.
   bool is_one_batch() const {
     return !has_event(case_, "backward") && !has_event(case_, "no_sync");
+  }
+
+  /// Returns whether the ranks promise the bits of DataParallel on one device.
+  /// DistributedDataParallel does so for train_step().
+  bool has_bits_of_one_device() const {
+    return is_one_batch() && (case_.kind == "world" ||
+                              (is_program(case_) && case_.average != "none"));
   }
 
   /// Returns whether DistributedDataParallel promises the bits of DataParallel.
@@ -147,7 +156,7 @@ class Checker {
 
   void add_ranks() {
     if (case_.has_processes) {
-      for (RankRun& run : run_in_processes(case_)) {
+      for (RankRun& run : ranks_in_processes_) {
         runs_.push_back({std::move(run.name), std::move(run.trace)});
       }
       return;
@@ -329,6 +338,7 @@ class Checker {
   Trace plain_;
   Trace once_;
   std::vector<Run> runs_;
+  std::vector<RankRun> ranks_in_processes_;
   std::optional<Run> twin_;
   bool is_reported_ = false;  // a check of the first step can't be made
 };

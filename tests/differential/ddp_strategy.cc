@@ -13,6 +13,7 @@ DistributedDataParallelOptions options_of(const Case& of) {
                : of.average == "none" ? GradientAverage::kNone
                                       : GradientAverage::kSamples)
       .device(Device{})
+      .shards(of.shards)
       .seed(of.seed)
       .intra_op_threads(1)
       .verify_first_step(of.verifies);

@@ -50,12 +50,21 @@ class Player {
       if (case_.ranks == 1) trace_.add(label("loss"), step.loss);
     } else if (what == "train_step") {
       AnyOptimizer* const optimizer = numbers[1] < 0 ? nullptr : at(numbers[1]);
-      const double clip = static_cast<double>(numbers[2]) / 4;
+      Strategy::StepOptions options;
+      options.clip = static_cast<double>(numbers[2]) / 4;
+      if (numbers.size() > 3) {
+        options.total_weight = static_cast<double>(numbers[3]);
+      }
       const auto step = strategy_.train_step(
-          make(0, numbers[0], Flaw::kNone, -1), event.loss, optimizer, clip);
+          make(0, numbers[0], Flaw::kNone, -1), event.loss, optimizer, options);
       is_pending_ = is_in_no_sync_;
       if (!is_pending_) trace_.add(label("loss"), step.loss);
-      if (optimizer && clip > 0) trace_.add(label("norm"), step.norm, false);
+      if (!is_pending_ && keeps_contract(event.loss)) {
+        trace_.add(label("weight"), step.weight);
+      }
+      if (optimizer && options.clip > 0) {
+        trace_.add(label("norm"), step.norm, false);
+      }
     } else if (what == "update") {
       clip(at(numbers[0])->parameters(), static_cast<double>(numbers[1]) / 4);
       at(numbers[0])->torch()->step();
@@ -96,8 +105,10 @@ class Player {
       cast(numbers[0] == 0 ? torch::kFloat : torch::kDouble);
     } else if (what == "hook") {
       Tensor parameter = module().parameter(numbers[0]);
+      const int64_t more = numbers.size() > 1 ? numbers[1] : 0;
       if (parameter.requires_grad()) {
-        parameter.register_hook([](const Tensor& g) { return g * 2; });
+        parameter.register_hook(
+            [more](const Tensor& g) { return g * 2 + more; });
       }
     } else if (what == "keep_gradients") {
       keep_gradients();
@@ -186,7 +197,8 @@ class Player {
     zero_grad();
     if (case_.mode == "train_step") {
       const Batch batch = make(0, sizes[0], flaw, sample);
-      const auto step = strategy_.train_step(batch, case_.loss, at(0), clip_);
+      const auto step =
+          strategy_.train_step(batch, case_.loss, at(0), {.clip = clip_});
       trace_.add(label("loss"), step.loss);
       if (std::isfinite(step.loss)) record_input_gradients(batch);
       if (clip_ > 0 && step.is_finite) trace_.add(label("norm"), step.norm);
@@ -200,7 +212,7 @@ class Player {
       batches.push_back(make(micro, sizes[micro], flaw, sample));
       steps.push_back(
           case_.mode == "gradients"
-              ? strategy_.train_step(batches.back(), case_.loss, nullptr, 0)
+              ? strategy_.train_step(batches.back(), case_.loss, nullptr, {})
               : strategy_.backward(batches.back(), case_.loss));
       loss += steps.back().loss;
     }

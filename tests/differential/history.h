@@ -19,13 +19,17 @@ using MakeStrategy = std::function<std::unique_ptr<Strategy>()>;
 ///   load []                 the state at the beginning, by torch::load
 ///   scale [p]               parameter p, by the user
 ///   cast [k]                0: to float, 1: to double; optimizers are new
-///   hook [p]                on the parameter; doubles its gradient
+///   hook [p, k]             on the parameter; doubles its gradient and adds k,
+///                           which may be left out. With k, it matters whether
+///                           it is called for the batch or for each shard
 ///
 /// In a program, the statements of a training loop:
 ///
 ///   backward [n] loss       forward, loss and backward of n samples
 ///   train_step [n, o, k] loss   with optimizer o, or -1: with none, and with
-///                           gradients clipped to k / 4, or 0: not clipped
+///                           gradients clipped to k / 4, or 0: not clipped.
+///                           A fourth number is the total weight of the steps
+///                           whose gradients are added
 ///   update [o, k]           clips, as above, and calls the optimizer's step()
 ///   zero_grad [0 or 1]      1: sets gradients to none
 ///   no_sync [0 or 1]        1: begins it, 0: ends it

@@ -20,10 +20,6 @@ namespace lockstep::differential {
 
 namespace {
 
-// Number of tasks per process, which limits how long the remains of a run
-// (threads, memory that ranks shared) exist.
-constexpr size_t kTasksOfAProcess = 500;
-
 void write_all(int file, const void* data, size_t size) {
   const auto* at = static_cast<const char*>(data);
   while (size > 0) {
@@ -156,10 +152,11 @@ class Worker {
 
 void run_isolated(size_t count, double deadline_s,
                   const std::function<Verdict(size_t)>& task,
-                  const std::function<bool(size_t, const Verdict&)>& report) {
+                  const std::function<bool(size_t, const Verdict&)>& report,
+                  size_t tasks_per_process) {
   size_t next = 0;
   while (next < count) {
-    const size_t last = std::min(count, next + kTasksOfAProcess);
+    const size_t last = std::min(count, next + tasks_per_process);
     Worker worker(next, last, deadline_s, task);
     while (next < last && !worker.is_broken()) {
       const Verdict verdict = worker.next();

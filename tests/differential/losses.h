@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -51,7 +52,13 @@ struct LossFunction {
 
   WeightedLoss operator()(const c10::IValue& outputs,
                           const c10::IValue& target) const {
-    return loss_of(of, loss, outputs, target, parameters, {}, {});
+    WeightedLoss result =
+        loss_of(of, loss, outputs, target, parameters, {}, {});
+    // The mean over the units of a shard without units is 0 / 0.
+    if (result.weight.defined() && result.weight.item<double>() == 0) {
+      result.loss = result.loss * std::numeric_limits<double>::quiet_NaN();
+    }
+    return result;
   }
 };
 

@@ -12,8 +12,6 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/base/env.h"
-#include "tests/comm/rank_tasks.h"
 #include "tests/differential/check.h"
 #include "tests/differential/generator.h"
 #include "tests/differential/isolation.h"
@@ -121,7 +119,8 @@ class Fuzzer {
           print_progress(seconds(), count);
           return findings_ < options_.most_findings &&
                  (options_.seconds <= 0 || seconds() < options_.seconds);
-        });
+        },
+        options_.has_processes ? 1 : kTasksPerProcess);
     print_counts(seconds());
     return findings_ == 0 ? 0 : 1;
   }
@@ -259,10 +258,6 @@ int fuzz(int argc, char** argv) {
 }  // namespace lockstep::differential
 
 int main(int argc, char** argv) {
-  // A rank that is a process of its own.
-  if (const auto task = lockstep::env("LOCKSTEP_TEST_TASK")) {
-    return lockstep::run_as_rank(*task);
-  }
   if (argc > 1 && std::string(argv[1]) == "fuzz") {
     return lockstep::differential::fuzz(argc - 1, argv + 1);
   }

@@ -120,9 +120,10 @@ IValue Plain::forward(const Batch& batch) {
 }
 
 Strategy::Step Plain::backward_whole(const Batch& batch,
-                                     const std::string& loss) {
-  const Step step =
-      backward_of(definition(), loss, module(), forward(batch), batch);
+                                     const std::string& loss,
+                                     double total_weight) {
+  const Step step = backward_of(definition(), loss, module(), forward(batch),
+                                batch, total_weight);
   separate_gradients(module());
   return step;
 }
@@ -157,18 +158,19 @@ Strategy::Step Plain::backward(const Batch& batch, const std::string& loss) {
 }
 
 Strategy::Step Plain::train_step(const Batch& batch, const std::string& loss,
-                                 AnyOptimizer* optimizer, double clip) {
+                                 AnyOptimizer* optimizer,
+                                 const StepOptions& options) {
   const Case& of = definition();
   // Outputs of programs have samples, so that there is a whole output.
   Step step = is_program(of) || !couples_samples(of)
-                  ? backward_whole(batch, loss)
+                  ? backward_whole(batch, loss, options.total_weight)
                   : backward_shards(shards_of(batch), loss);
   step.is_finite = std::isfinite(step.loss);
   if (!optimizer) return step;
   if (step.is_finite) {
-    if (clip > 0) {
-      step.norm =
-          torch::nn::utils::clip_grad_norm_(optimizer->parameters(), clip);
+    if (options.clip > 0) {
+      step.norm = torch::nn::utils::clip_grad_norm_(optimizer->parameters(),
+                                                    options.clip);
     }
     optimizer->torch()->step();
   }

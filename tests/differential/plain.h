@@ -17,7 +17,7 @@ class Plain : public Strategy {
   c10::IValue forward(const Batch& batch) override;
   Step backward(const Batch& batch, const std::string& loss) override;
   Step train_step(const Batch& batch, const std::string& loss,
-                  AnyOptimizer* optimizer, double clip) override;
+                  AnyOptimizer* optimizer, const StepOptions& options) override;
 
  private:
   struct Shard {
@@ -31,7 +31,8 @@ class Plain : public Strategy {
   /// first are kept.
   std::vector<c10::IValue> forward_shards(const std::vector<Shard>& shards);
   /// The gradients of the loss of the whole output.
-  Step backward_whole(const Batch& batch, const std::string& loss);
+  Step backward_whole(const Batch& batch, const std::string& loss,
+                      double total_weight = 0);
   /// The gradients of the weighted sum of the shards' losses.
   Step backward_shards(const std::vector<Shard>& shards,
                        const std::string& loss);

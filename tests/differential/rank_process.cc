@@ -1,17 +1,21 @@
 #include "tests/differential/rank_process.h"
 
+#include <array>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
 
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include "lockstep/base/env.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/comm/rank_tasks.h"
 #include "tests/differential/data_parallel_strategy.h"
 #include "tests/differential/ddp_strategy.h"
 #include "tests/differential/history.h"
@@ -22,7 +26,6 @@ using c10::IValue;
 
 namespace {
 
-constexpr auto kFolderVariable = "LOCKSTEP_DIFFERENTIAL_FOLDER";
 constexpr auto kTimeout = std::chrono::seconds(20);
 
 std::string trace_path(const std::string& folder, int rank) {
@@ -62,17 +65,91 @@ Trace read(const std::string& path) {
   return trace;
 }
 
-const RankTasks kTask("differential", [](const ProcessGroup& world) {
-  torch::set_num_threads(1);
-  const std::string folder = env(kFolderVariable).value();
-  std::ifstream file(folder + "/case");
-  std::stringstream text;
-  text << file.rdbuf();
-  const Trace trace = play_on_rank(case_of_text(text.str()), world);
-  write(trace, trace_path(folder, world.rank()));
-  // Ends the other ranks' waits.
-  if (!trace.error.empty()) throw std::runtime_error(trace.error);
-});
+/// Sets what torchrun would set for a rank whose store is at `port`.
+void set_environment(const Case& of, int rank, int port) {
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 1);
+  };
+  for (const char* const name : {"RANK", "LOCAL_RANK"}) {
+    set(name, std::to_string(rank));
+  }
+  for (const char* const name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
+    set(name, std::to_string(of.ranks));
+  }
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  set("TORCHELASTIC_RUN_ID", "test");
+}
+
+/// Trains as a rank, and writes the trace to `path`.
+void run_rank(const Case& of, const std::string& path) {
+  Trace trace;
+  try {
+    ProcessGroupOptions options;
+    options.backend(of.backend);
+    options.timeout(kTimeout);
+    const ProcessGroup world = init(options);
+    trace = play_on_rank(of, world);
+    // Ends the other ranks' waits.
+    if (!trace.error.empty()) world.abort(trace.error);
+  } catch (const std::exception& error) {
+    if (trace.error.empty()) trace.error = error.what();
+  }
+  write(trace, path);
+}
+
+/// A forked rank, which waits for the port of its store.
+class RankProcess {
+ public:
+  RankProcess(const Case& of, int rank, const std::string& path) {
+    std::array<int, 2> files{};
+    if (::pipe(files.data()) != 0) throw std::runtime_error("no pipe");
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ < 0) throw std::runtime_error("no process");
+    if (pid_ == 0) {
+      ::close(files[1]);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      int port = 0;
+      if (::getppid() != parent ||
+          ::read(files[0], &port, sizeof(port)) != sizeof(port)) {
+        ::_exit(1);
+      }
+      set_environment(of, rank, port);
+      run_rank(of, path);
+      ::_exit(0);
+    }
+    ::close(files[0]);
+    port_file_ = files[1];
+  }
+  ~RankProcess() {
+    ::close(port_file_);
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  void start(int port) const {
+    if (::write(port_file_, &port, sizeof(port)) != sizeof(port)) {
+      throw std::runtime_error("a rank ended before its start");
+    }
+  }
+  /// Waits for the end, and returns it in words.
+  std::string end() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFSIGNALED(status)
+               ? "signal " + std::to_string(WTERMSIG(status))
+               : "exit code " + std::to_string(WEXITSTATUS(status));
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int port_file_ = -1;
+};
 
 }  // namespace
 
@@ -87,21 +164,27 @@ Trace play_on_rank(const Case& of, const ProcessGroup& world) {
 
 std::vector<RankRun> run_in_processes(const Case& of) {
   const TemporaryFolder folder;
-  std::ofstream(folder.path() + "/case") << to_text(of);
-  setenv(kFolderVariable, folder.path().c_str(), 1);
-  ProcessGroupOptions options;
-  options.backend(of.backend);
-  options.timeout(kTimeout);
-  const auto ends =
-      run_processes("differential", static_cast<int>(of.ranks), options);
+  std::vector<std::unique_ptr<RankProcess>> processes;
+  for (int rank = 0; rank < of.ranks; ++rank) {
+    processes.push_back(std::make_unique<RankProcess>(
+        of, rank, trace_path(folder.path(), rank)));
+  }
+  // The store has a thread, so it is made after the forks.
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (const auto& process : processes) process->start(store->getPort());
   std::vector<RankRun> runs;
-  for (size_t rank = 0; rank < ends.size(); ++rank) {
+  for (size_t rank = 0; rank < processes.size(); ++rank) {
+    const std::string end = processes[rank]->end();
     const std::string path = trace_path(folder.path(), static_cast<int>(rank));
     RankRun run{.name = "rank " + std::to_string(rank), .trace = {}};
     if (std::filesystem::exists(path)) {
       run.trace = read(path);
     } else {
-      run.trace.error = "ended without a result, " + ends[rank];
+      run.trace.error = "ended without a result, " + end;
     }
     runs.push_back(std::move(run));
   }

@@ -18,7 +18,8 @@ struct RankRun {
 /// Trains the module of a case as a rank of `world`.
 Trace play_on_rank(const Case& of, const ProcessGroup& world);
 
-/// The same on each rank, which is a process of this program.
+/// The same on each rank, which is a process that is forked from this one. This
+/// process must not have threads yet, because they would not survive the fork.
 std::vector<RankRun> run_in_processes(const Case& of);
 
 }  // namespace lockstep::differential

@@ -165,6 +165,14 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return has_loss(of, {"unit_weights"});
        }},
+      {"a step that weighs more than its total weight",
+       {"weigh more than total_weight", "[bad-option]"},
+       [](const Case& of, const Trace&) {
+         return std::any_of(
+             of.history.begin(), of.history.end(), [](const Event& event) {
+               return event.what == "train_step" && event.numbers.size() > 3;
+             });
+       }},
       {"a batch with the weight 0",
        {"[empty-batch]"},
        [](const Case& of, const Trace&) {

@@ -18,9 +18,15 @@ class Strategy {
   /// Observed results of a step.
   struct Step {
     double loss = 0;
+    double weight = 0;  ///< sum of the losses' weights; see WeightedLoss
     double norm = -1;
     bool is_finite = true;
     bool has_changed_gradient = false;  ///< of those passed to backward()
+  };
+  /// Options of train_step(). 0: as TrainStepOptions has it.
+  struct StepOptions {
+    double clip = 0;
+    double total_weight = 0;
   };
 
   explicit Strategy(std::shared_ptr<InterpretedModule> module)
@@ -38,7 +44,8 @@ class Strategy {
   virtual Step backward(const Batch& batch, const std::string& loss) = 0;
   /// A train_step() with `optimizer`; null: with none.
   virtual Step train_step(const Batch& batch, const std::string& loss,
-                          AnyOptimizer* optimizer, double clip) = 0;
+                          AnyOptimizer* optimizer,
+                          const StepOptions& options) = 0;
   /// Makes the state of Lockstep's optimizers. Null: LibTorch's are used
   /// instead.
   virtual optim::StateFactory state_factory() { return {}; }
@@ -52,20 +59,25 @@ class Strategy {
   std::shared_ptr<InterpretedModule> module_;
 };
 
-/// A backward of `outputs` as a user of forward() writes it.
+/// A backward of `outputs` as a user of forward() writes it. `total_weight`: of
+/// the batches whose gradients are added, of which this is one.
 inline Strategy::Step backward_of(const Case& of, const std::string& loss,
                                   InterpretedModule& module,
                                   const c10::IValue& outputs,
-                                  const Batch& batch) {
+                                  const Batch& batch, double total_weight = 0) {
   Strategy::Step step;
   if (of.passes_gradient) {
     step.has_changed_gradient = backward_with_gradients(of, outputs, batch);
     return step;
   }
-  const torch::Tensor value =
+  const WeightedLoss weighted =
       loss_of(of, loss, outputs, batch.nested_target(),
-              module.unique_parameters(), batch.inputs[0], batch.residual)
-          .loss;
+              module.unique_parameters(), batch.inputs[0], batch.residual);
+  step.weight = weighted.weight.defined() ? weighted.weight.item<double>()
+                                          : static_cast<double>(batch.samples);
+  const torch::Tensor value = total_weight > 0
+                                  ? weighted.loss * (step.weight / total_weight)
+                                  : weighted.loss;
   value.backward();
   step.loss = value.item<double>();
   return step;

@@ -33,7 +33,7 @@ class WrappedStrategy : public Strategy {
     return backward_of(definition(), loss, module(), forward(own), own);
   }
   Step train_step(const Batch& batch, const std::string& loss,
-                  AnyOptimizer* optimizer, double clip) override;
+                  AnyOptimizer* optimizer, const StepOptions& given) override;
 
   optim::StateFactory state_factory() override {
     return [this](const torch::Tensor& parameter) {
@@ -66,15 +66,16 @@ template <class Model>
 Strategy::Step WrappedStrategy<Model>::train_step(const Batch& batch,
                                                   const std::string& loss,
                                                   AnyOptimizer* optimizer,
-                                                  double clip) {
+                                                  const StepOptions& given) {
   const Case& of = definition();
   const std::vector<torch::Tensor> parameters = module().unique_parameters();
   const Batch own = own_part(batch);
   const c10::IValue inputs = own.nested_inputs(of);
   const c10::IValue target = own.nested_target();
   TrainStepOptions options;
-  options.clip_grad_norm(clip).total_samples(world_.size() > 1 ? batch.samples
-                                                               : -1);
+  options.clip_grad_norm(given.clip)
+      .total_weight(given.total_weight)
+      .total_samples(world_.size() > 1 ? batch.samples : -1);
   if (loss == "total") options.loss_reduction(LossReduction::kSum);
   const StepResult result = with_loss(
       of, loss, parameters,
@@ -90,6 +91,7 @@ Strategy::Step WrappedStrategy<Model>::train_step(const Batch& batch,
       },
       std::make_index_sequence<kLosses.size()>());
   return {.loss = result.loss,
+          .weight = result.weight,
           .norm = result.gradient_norm,
           .is_finite = result.is_finite};
 }

@@ -81,62 +81,6 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
   EXPECT_PRED2(contains, failure, "[samples-differ]");
 }
 
-TEST_P(Ranks, AddUpGradientsForAnyOptimizer) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    auto net = std::make_shared<NetImpl>(4);
-    auto model = DataParallel(net, host(), of(world));
-    // The reference: the whole batch on a copy.
-    auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
-    auto generator = at::detail::createCPUGenerator(5);
-    const auto x = torch::randn({8, 3}, generator);
-    const auto y = torch::randn({8, 1}, generator);
-    loss_of(copy->forward(x), y).backward();
-    model->train_step(x.narrow(0, world.rank() * 4, 4),
-                      y.narrow(0, world.rank() * 4, 4), loss_of);
-    for (size_t i = 0; i < net->parameters().size(); ++i) {
-      // Another order of the sum: to a few units in the last
-      // place.
-      TORCH_CHECK(torch::allclose(net->parameters()[i].grad(),
-                                  copy->parameters()[i].grad(), 1e-5, 1e-7),
-                  "gradient ", i);
-    }
-  });
-}
-
-// Six shards of two ranks of two devices: one or two for each device.
-TEST_P(Ranks, WithSeveralDevicesEachGiveTheBitsOfOne) {
-  const auto x = torch::randn({12, 3});
-  const auto y = torch::randn({12, 1});
-  const auto initial = std::make_shared<NetImpl>(4);
-  const auto trained = [&](const ProcessGroup& world,
-                           std::vector<Device> devices, int64_t begin,
-                           int64_t end) {
-    auto net = std::dynamic_pointer_cast<NetImpl>(initial->clone());
-    auto model = DataParallel(net, std::move(devices), of(world).shards(6));
-    auto sgd = optim::sgd(
-        net->parameters(),
-        optim::SGDOptions(0.1).make_state([&](const torch::Tensor& parameter) {
-          return model->make_state(parameter);
-        }));
-    for (int step = 0; step < 3; ++step) {
-      model->train_step(x.slice(0, begin, end), y.slice(0, begin, end), loss_of,
-                        *sgd, TrainStepOptions().total_samples(12));
-    }
-    std::vector<torch::Tensor> result;
-    for (const auto& p : net->parameters()) result.push_back(p.clone());
-    return result;
-  };
-  const auto expected = trained(ProcessGroup(), host(), 0, 12);
-  run_on_ranks(2, [&](ProcessGroup world) {
-    const std::vector<Device> twice{Device{}, Device{}};
-    const auto own = world.rank() == 0 ? trained(world, twice, 0, 6)
-                                       : trained(world, twice, 6, 12);
-    for (size_t i = 0; i < own.size(); ++i) {
-      TORCH_CHECK(torch::equal(own[i], expected[i]), i);
-    }
-  });
-}
-
 TEST_P(Ranks, EvaluateWithoutEachOther) {
   run_on_ranks(2, [](ProcessGroup world) {
     auto model = DataParallel(std::make_shared<NetImpl>(4), host(), of(world));

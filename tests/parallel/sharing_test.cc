@@ -1,13 +1,9 @@
 // Ranks on one host share the parameters. What each of them does to its module
 // has to come out as if every rank had its own, as over tcp it has.
-#include <sstream>
-
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
-#include <torch/serialize.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -83,83 +79,6 @@ INSTANTIATE_TEST_SUITE_P(Backends, Sharing, testing::Values("shm", "tcp"),
                            return std::string(instance.param);
                          });
 
-template <class O, class Options>
-void steps_of_each_rank(const ProcessGroup& world, const Options& options) {
-  const Net net = make_net();
-  const Model model = wrap(net, world);
-  O optimizer(net->parameters(), options);
-  const Net alone = make_net();
-  O plain(alone->parameters(), options);
-  for (int step = 0; step < 4; ++step) {
-    optimizer.zero_grad();
-    train(model, world, step, nullptr);
-    optimizer.step();
-    plain_backward(alone, step);
-    plain.step();
-    check_same(net->parameters(), alone->parameters(), kTolerance);
-  }
-}
-
-TEST_P(Sharing, LetsEachRankStepWithLibTorchsSgd) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    steps_of_each_rank<torch::optim::SGD>(
-        world, torch::optim::SGDOptions(0.2).momentum(0.5));
-  });
-}
-
-TEST_P(Sharing, LetsEachRankStepWithLibTorchsAdam) {
-  run_on_ranks(4, [](ProcessGroup world) {
-    steps_of_each_rank<torch::optim::Adam>(world,
-                                           torch::optim::AdamOptions(0.01));
-  });
-}
-
-TEST_P(Sharing, LetsEachRankChangeTheParametersBeforeTheFirstStep) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    const Net net = make_net();
-    const Model model = wrap(net, world);
-    const Optimizer sgd = make_sgd(net, model);
-    const Net alone = make_net();
-    torch::optim::SGD plain(alone->parameters(),
-                            torch::optim::SGDOptions(0.1).momentum(0.9));
-    {
-      torch::NoGradGuard no_grad;
-      for (auto& p : net->parameters()) p.mul_(0.5);
-      for (auto& p : alone->parameters()) p.mul_(0.5);
-    }
-    for (int step = 0; step < 3; ++step) {
-      train(model, world, step, sgd.get());
-      plain_backward(alone, step);
-      plain.step();
-    }
-    check_same(net->parameters(), alone->parameters(), kTolerance);
-  });
-}
-
-// Our optimizer, then one of LibTorch's, then ours again.
-TEST_P(Sharing, ChangesOverFromOneOptimizerToAnother) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    const Net net = make_net();
-    const Model model = wrap(net, world);
-    const Optimizer ours = optim::sgd(net->parameters(), 0.1);
-    torch::optim::SGD theirs(net->parameters(), 0.1);
-    const Net alone = make_net();
-    torch::optim::SGD plain(alone->parameters(), 0.1);
-    for (int step = 0; step < 6; ++step) {
-      net->zero_grad();
-      if (step / 2 % 2 == 0) {
-        train(model, world, step, ours.get());
-      } else {
-        train(model, world, step, nullptr);
-        theirs.step();
-      }
-      plain_backward(alone, step);
-      plain.step();
-      check_same(net->parameters(), alone->parameters(), kTolerance);
-    }
-  });
-}
-
 // The face of which the constructor makes no exchange.
 TEST_P(Sharing, BeginsWhenItIsAskedFor) {
   run_on_ranks(2, [](ProcessGroup world) {
@@ -231,25 +150,6 @@ TEST_P(Sharing, SeesAChangeThatMovesNoVersion) {
 TEST_P(Sharing, AllowsAChangeOfParametersThatWereUnshared) {
   run_on_ranks(
       2, [](ProcessGroup world) { train_change_train(world, halve(), true); });
-}
-
-TEST_P(Sharing, FollowsTorchLoadOnEveryRank) {
-  std::stringstream saved;
-  {
-    const Net other = std::make_shared<NetImpl>();
-    torch::save(other, saved);
-  }
-  const std::string bytes = saved.str();
-  run_on_ranks(2, [&](ProcessGroup world) {
-    train_change_train(
-        world,
-        [&](const Net& net) {
-          std::istringstream stream(bytes);
-          Net target = net;
-          torch::load(target, stream);
-        },
-        false);
-  });
 }
 
 /// Statistics that are loaded and not trained: each rank normalises with them.

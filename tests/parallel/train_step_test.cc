@@ -2,8 +2,6 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
-#include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/sgd.h>
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"
@@ -17,7 +15,6 @@ namespace {
 using testing_nets::bytes_of;
 using testing_nets::cross_entropy;
 using testing_nets::Mlp;
-using testing_nets::MlpImpl;
 using testing_nets::Net;
 using testing_nets::NetImpl;
 using testing_nets::slices;
@@ -75,86 +72,6 @@ TEST(TrainStep, HasTheSameBitsOnEveryNumberOfDevices) {
 TEST(TrainStep, HasOtherBitsForOtherShards) {
   // Else the test above could not fail.
   EXPECT_NE(train(1, 2, 16, Rule::kSgd, 0), train(1, 4, 16, Rule::kSgd, 0));
-}
-
-TEST(TrainStep, AgreesWithAPlainLoopAndTorchOptim) {
-  for (const int64_t batch : {16, 13}) {
-    torch::manual_seed(5);
-    Mlp net;
-    Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
-    const DataParallel model(net, slices(3));
-    const auto optimizer = make(Rule::kSgd, model->parameters());
-    torch::optim::SGD plain(
-        twin->parameters(),
-        torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3).nesterov(
-            true));
-    for (int step = 0; step < 10; ++step) {
-      const Tensor x = torch::randn({batch, 6});
-      const Tensor y = torch::randint(4, {batch});
-      const auto result = model->train_step(x, y, cross_entropy, *optimizer);
-      plain.zero_grad();
-      const Tensor loss = cross_entropy(twin->forward(x), y);
-      loss.backward();
-      plain.step();
-      EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
-    }
-    for (size_t p = 0; p < net->parameters().size(); ++p) {
-      EXPECT_TRUE(
-          net->parameters()[p].allclose(twin->parameters()[p], 1e-4, 1e-5));
-    }
-  }
-}
-
-TEST(TrainStep, LeavesGradientsForAnyOptimizer) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
-  const Tensor x = torch::randn({9, 6});
-  const Tensor y = torch::randint(4, {9});
-  model->train_step(x, y, cross_entropy);
-  const Tensor got = net->parameters()[0].grad().clone();
-  model->train_step(x, y, cross_entropy);
-  EXPECT_TRUE(net->parameters()[0].grad().allclose(got * 2));
-  net->zero_grad();
-  cross_entropy(net->forward(x), y).backward();
-  EXPECT_TRUE(got.allclose(net->parameters()[0].grad(), 1e-5, 1e-6));
-}
-
-TEST(TrainStep, ClipsAsClipGradNormDoes) {
-  torch::manual_seed(6);
-  Mlp net;
-  Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
-  const DataParallel model(net, slices(2));
-  const auto optimizer = optim::sgd(model->parameters(), 1.0);
-  const Tensor x = torch::randn({8, 6}) * 10;
-  const Tensor y = torch::randint(4, {8});
-  const auto result = model->train_step(
-      x, y, cross_entropy, *optimizer, TrainStepOptions().clip_grad_norm(0.01));
-  cross_entropy(twin->forward(x), y).backward();
-  const double norm =
-      torch::nn::utils::clip_grad_norm_(twin->parameters(), 0.01);
-  EXPECT_NEAR(result.gradient_norm, norm, 1e-4 * norm);
-  torch::NoGradGuard no_grad;
-  for (size_t p = 0; p < net->parameters().size(); ++p) {
-    EXPECT_TRUE(net->parameters()[p].allclose(
-        twin->parameters()[p] - twin->parameters()[p].grad(), 1e-5, 1e-6));
-  }
-}
-
-TEST(TrainStep, UpdatesNothingWhenTheLossIsNotFinite) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
-  const auto optimizer = make(Rule::kSgd, model->parameters());
-  const std::string before = bytes_of(*net);
-  Tensor x = torch::randn({8, 6});
-  x[7][0] = NAN;
-  for (const double clip : {0.0, 1.0}) {
-    const auto result =
-        model->train_step(x, torch::zeros({8}, torch::kLong), cross_entropy,
-                          *optimizer, TrainStepOptions().clip_grad_norm(clip));
-    EXPECT_FALSE(result.is_finite);
-    EXPECT_EQ(bytes_of(*net), before);
-    EXPECT_EQ(optimizer->steps(), 0);
-  }
 }
 
 TEST(TrainStep, SurvivesBatchesOfAnySize) {

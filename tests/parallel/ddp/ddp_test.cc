@@ -96,14 +96,6 @@ TEST_P(Ddp, GivesTheSameBitsHoweverGradientsAreBucketed) {
   });
 }
 
-TEST_P(Ddp, AveragesOverThreeRanksWithinRounding) {
-  const auto expected = trained_by_data_parallel(3);
-  run_on_ranks(3, [&](ProcessGroup world) {
-    // A third of the sum against a sum of thirds.
-    check_same(trained(world, Options()), expected, 1e-6);
-  });
-}
-
 TEST_P(Ddp, TakesRank0sParametersAndBuffers) {
   run_on_ranks(2, [](ProcessGroup world) {
     torch::nn::Sequential net(torch::nn::Linear(2, 2),
@@ -145,31 +137,6 @@ TEST_P(Ddp, KeepsGradientsOnTheirRankUnderNoSync) {
   });
 }
 
-TEST_P(Ddp, AddsToGradientsThatWereNotReset) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(net, world);
-    for (int step = 0; step < 2; ++step) {
-      const int64_t first = step * 2 + world.rank();
-      loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
-    }
-    const auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
-    check_same(gradients_of(*net), expected, 1e-6);
-  });
-}
-
-TEST_P(Ddp, WeightsRanksByTheirSamples) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(
-        net, world, Options().average(GradientAverage::kSamples));
-    const int64_t first = world.rank() == 0 ? 0 : 5;
-    const int64_t count = world.rank() == 0 ? 5 : 2;
-    loss_of(model(inputs(first, count)), targets(first, count)).backward();
-    check_same(gradients_of(*net), plain_gradients(0, 7), 1e-6);
-  });
-}
-
 TEST_P(Ddp, WeightsEachBackwardByItsOwnForwards) {
   run_on_ranks(2, [](ProcessGroup world) {
     auto net = filled(std::make_shared<NetImpl>());
@@ -192,24 +159,6 @@ TEST_P(Ddp, WeightsEachBackwardByItsOwnForwards) {
     net->zero_grad();
     two.backward();
     check_same(gradients_of(*net), plain_gradients(7, 2), 1e-6);
-  });
-}
-
-TEST_P(Ddp, SumsOnRequest) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(
-        net, world, Options().average(GradientAverage::kNone));
-    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
-        .backward();
-    auto expected = plain_gradients(0, 2);
-    for (auto& gradient : expected) gradient *= 2;
-    check_same(gradients_of(*net), expected, 1e-6);
-    // Gradients that are already summed are not summed again.
-    loss_of(model(inputs(world.rank(), 1)), targets(world.rank(), 1))
-        .backward();
-    for (auto& gradient : expected) gradient *= 2;
-    check_same(gradients_of(*net), expected, 1e-6);
   });
 }
 

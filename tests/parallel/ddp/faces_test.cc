@@ -2,6 +2,7 @@
 // DistributedDataParallel share: steps made by the engine, loops written by the
 // user, no_sync(), join(), comm hooks.
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -89,95 +90,63 @@ ErrorCode code_of(const std::function<void()>& act) {
 
 class Faces : public testing_ddp::OnBackends {};
 
-TEST_P(Faces, DdpMakesTheStepsOfDataParallelToTheBit) {
-  const auto expected = expected_parameters();
-  for (const int ranks : {1, 2, 4}) {
-    run_on_ranks(ranks, [&](ProcessGroup world) {
-      const auto net = new_net();
-      DistributedDataParallel model(
-          net, world,
-          DistributedDataParallelOptions().shards(4).intra_op_threads(1));
-      auto optimizer = sgd_of(*net);
-      train(model, optimizer, world);
-      check_same(copies(net->parameters()), expected);
-    });
+/// A penalty on the gradient at points that the module makes.
+struct PenaltyImpl : NetImpl {
+  Tensor forward(Tensor x) {
+    const Tensor at = x.detach().requires_grad_();
+    const Tensor output = NetImpl::forward(at);
+    const Tensor slope = torch::autograd::grad({output.sum()}, {at}, {},
+                                               /*retain_graph=*/true,
+                                               /*create_graph=*/true)[0];
+    return output + slope.pow(2).sum(1, /*keepdim=*/true);
   }
-}
+};
 
-// Momentum and parameters that the ranks share in a train_step() become each
-// rank's own in a loop of the user's, and are shared again.
-TEST_P(Faces, StepsOfBothKindsTakeTurns) {
-  const auto expected = expected_parameters();
+TEST_P(Faces, TakeLeavesThatTheModuleMakesForItsOwn) {
+  const auto plain = filled(std::make_shared<PenaltyImpl>());
+  loss_of(plain->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
+  const auto expected = gradients_of(*plain);
+  const auto factory = [] { return std::make_shared<PenaltyImpl>(); };
   run_on_ranks(2, [&](ProcessGroup world) {
-    const auto net = new_net();
-    DistributedDataParallel model(net, world);
-    auto optimizer = sgd_of(*net);
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const Part part = part_of(world, step);
-      if (step % 2 == 0) {
-        model->train_step(part.x, part.y, loss_of, optimizer);
-        continue;
-      }
-      loss_of(model->forward(part.x), part.y).backward();
-      optimizer.step();
-      // A train_step() would add them to its own.
-      optimizer.zero_grad();
-    }
-    // Shards of another size, so not the bits.
-    check_same(copies(net->parameters()), expected, 1e-5);
-  });
-}
-
-// Each rank has two devices; the user's loss is over its part of the batch.
-TEST_P(Faces, DataParallelSumsABackwardOfTheUsersOverRanks) {
-  const auto net = new_net();
-  loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
-  const auto expected = gradients_of(*net);
-  run_on_ranks(2, [&](ProcessGroup world) {
-    const auto own = new_net();
-    DataParallel model(own, slices(2), over(world));
-    for (int twice = 0; twice < 2; ++twice) {
+    const auto net = filled(factory());
+    DistributedDataParallel<PenaltyImpl> model(net, factory, world);
+    for (int step = 0; step < 2; ++step) {
       model->zero_grad();
       const Part part = part_of(world, 0);
-      const Tensor output = model->forward(part.x);
-      TORCH_CHECK(output.size(0) == kBatch / 2);
-      loss_of(output, part.y).backward();
-      check_same(gradients_of(*own), expected, 1e-6);
+      model->train_step(part.x, part.y, loss_of);
+      check_same(gradients_of(*net), expected, 1e-5);
     }
   });
 }
 
-TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
-  const auto net = new_net();
-  (loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)) +
-   loss_of(net->forward(inputs(kBatch, kBatch)), targets(kBatch, kBatch)))
-      .backward();
-  const auto expected = gradients_of(*net);
-  auto plain = sgd_of(*net);
-  plain.step();
-  const auto updated = copies(net->parameters());
+TEST_P(Faces, RefuseALeafFromOutside) {
+  const std::string failure = on_ranks(2, [&](ProcessGroup world) {
+    const Tensor temperature = torch::ones({}, torch::requires_grad());
+    DistributedDataParallel model(new_net(), world);
+    const Part part = part_of(world, 0);
+    model->train_step(part.x, part.y,
+                      [&](const Tensor& output, const Tensor& target) {
+                        return loss_of(output * temperature, target);
+                      });
+  });
+  EXPECT_NE(failure.find("[unsupported-graph]"), std::string::npos) << failure;
+}
+
+// The graph keeps what sums the gradients.
+TEST_P(Faces, SumABackwardAfterTheWrapperIsDestroyed) {
+  const auto plain = new_net();
+  loss_of(plain->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
+  const auto expected = gradients_of(*plain);
   run_on_ranks(2, [&](ProcessGroup world) {
-    const auto own = new_net();
-    DistributedDataParallel model(own, world);
-    const Part first = part_of(world, 0);
-    const Part second = part_of(world, 1);
+    const auto net = new_net();
+    Tensor loss;
     {
-      const auto guard = model->no_sync();
-      model->train_step(first.x, first.y, loss_of);
+      DistributedDataParallel model(net, world);
+      const Part part = part_of(world, 0);
+      loss = loss_of(model->forward(part.x), part.y);
     }
-    const auto local = gradients_of(*own);
-    model->train_step(second.x, second.y, loss_of);
-    check_same(gradients_of(*own), expected, 1e-6);
-    // The same, with an update at the end.
-    model->zero_grad();
-    auto optimizer = sgd_of(*own);
-    {
-      const auto guard = model->no_sync();
-      model->train_step(first.x, first.y, loss_of);
-    }
-    check_same(gradients_of(*own), local);
-    model->train_step(second.x, second.y, loss_of, optimizer);
-    check_same(copies(own->parameters()), updated, 1e-6);
+    loss.backward();
+    check_same(gradients_of(*net), expected, 1e-5);
   });
 }
 
