@@ -1,0 +1,54 @@
+"""Runs a test program, and reads what googletest prints."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import tempfile
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run of tests showed."""
+    test: str | None  # the first test that failed
+    how: str  # "passed", "failed", "hung" or the name of a signal
+    output: str
+
+
+def run(command, environment, timeout_s, folder=None):
+    """Runs a program, and ends it with its children after `timeout_s`."""
+    # A file and not a pipe, which a child that is left could keep open.
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, env=environment, cwd=folder,
+            start_new_session=True)
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            how = "hung"
+        else:
+            how = ("passed" if code == 0 else
+                   "failed" if code > 0 else signal.Signals(-code).name)
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    return Outcome(None if how == "passed" else failed_test(text), how, text)
+
+
+def report_of(output):
+    """Returns what the first test that failed printed, or the end."""
+    found = re.search(r"^\[ RUN      \] (\S+)\n(?:(?!^\[ RUN ).*\n)*?"
+                      r"\[  FAILED  \] \1.*", output, re.M)
+    return found.group() if found else output[-3000:]
+
+
+def failed_test(output):
+    """Returns the test that failed first, or that did not end."""
+    failed = re.search(r"^\[  FAILED  \] (\S+?)(?:,| \()", output, re.M)
+    if failed:
+        return failed.group(1)
+    begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.M)
+    return begun[-1] if begun else "the start or the end of the program"
