@@ -1,4 +1,5 @@
 // All kept cases, apart from those of QuickPrograms' check of the first step.
+// Tier: full. It replays all programs of the corpus.
 #include <algorithm>
 #include <vector>
 

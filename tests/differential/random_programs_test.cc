@@ -1,5 +1,6 @@
 // Modules and programs of the generator: the same ones in each run.
 // `make fuzz-training` tries others.
+// Tier: full. It draws programs for a while.
 #include <string>
 #include <vector>
 
