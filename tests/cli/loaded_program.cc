@@ -28,7 +28,7 @@ extern "C" {
 [[gnu::weak]] void llvm_gcov_init();  // Clang
 }
 
-namespace lockstep {
+namespace lockstep::loaded_program {
 namespace {
 
 // A request is a message: the number of arguments, the arguments, and the
@@ -99,9 +99,9 @@ bool receive(int socket, Request& request) {
   return true;
 }
 
-// LibTorch takes its tables apart for a tenth of a second when a process exits.
-// Programs that are started do that. Here, only sanitizers and coverage need the
-// end of the process.
+// When a process exits, LibTorch takes its tables apart for a tenth of a
+// second. Programs that are started do that. Here, only sanitizers and coverage
+// need the end of the process.
 [[noreturn]] void end(int code) {
   const bool is_instrumented = &__sanitizer_set_death_callback != nullptr ||
                                &__gcov_init != nullptr ||
@@ -159,7 +159,7 @@ pid_t fork_program(int socket, Request& request) {
 
 }  // namespace
 
-void serve_loaded_program() {
+void start_server() {
   namespace fs = std::filesystem;
   const auto threads = std::distance(fs::directory_iterator("/proc/self/task"),
                                      fs::directory_iterator());
@@ -178,7 +178,7 @@ void serve_loaded_program() {
   server = ends[0];
 }
 
-bool is_for_loaded(const std::vector<std::string>& arguments) {
+bool can_run(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 7> kWithoutTorch{
       "run", "simulate", "split", "top", "data", "--version", "-V"};
   return server >= 0 && !arguments.empty() &&
@@ -186,8 +186,7 @@ bool is_for_loaded(const std::vector<std::string>& arguments) {
              kWithoutTorch.end();
 }
 
-pid_t start_loaded(const std::vector<std::string>& arguments, int out,
-                   int err) {
+pid_t start(const std::vector<std::string>& arguments, int out, int err) {
   const FileDescriptor folder(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder.is_open()) fail("open .");
   Request request{
@@ -203,4 +202,4 @@ pid_t start_loaded(const std::vector<std::string>& arguments, int out,
   return program;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::loaded_program
