@@ -11,7 +11,7 @@
 #include "tests/base/fork_server.h"
 #include "tests/cli/program.h"
 
-namespace lockstep {
+namespace lockstep::loaded_program {
 namespace {
 
 std::unique_ptr<ForkServer>& server() {
@@ -32,9 +32,9 @@ int run(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void serve_loaded_program() { server() = std::make_unique<ForkServer>(run); }
+void start_server() { server() = std::make_unique<ForkServer>(run); }
 
-bool is_for_loaded(const std::vector<std::string>& arguments) {
+bool can_run(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 7> kWithoutTorch{
       "run", "simulate", "split", "top", "data", "--version", "-V"};
   return server() != nullptr && !arguments.empty() &&
@@ -42,12 +42,11 @@ bool is_for_loaded(const std::vector<std::string>& arguments) {
              kWithoutTorch.end();
 }
 
-pid_t start_loaded(const std::vector<std::string>& arguments, int out,
-                   int err) {
+pid_t start(const std::vector<std::string>& arguments, int out, int err) {
   return server()->fork({.arguments = arguments,
                          .environment = own_environment(),
                          .out = out,
                          .err = err});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::loaded_program

@@ -3,7 +3,7 @@
 #include "tests/cli/loaded_program.h"
 
 int main(int argc, char** argv) {
-  lockstep::serve_loaded_program();
+  lockstep::loaded_program::start_server();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

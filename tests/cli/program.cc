@@ -36,8 +36,8 @@ Program::Program(const std::vector<std::string>& arguments,
                  const std::map<std::string, std::string>& environment) {
   Pipe out = make_pipe();
   Pipe err = make_pipe();
-  if (environment.empty() && is_for_loaded(arguments)) {
-    pid_ = start_loaded(arguments, out.write.get(), err.write.get());
+  if (environment.empty() && loaded_program::can_run(arguments)) {
+    pid_ = loaded_program::start(arguments, out.write.get(), err.write.get());
     out_fd_ = out.read.release();
     err_fd_ = err.read.release();
     return;
