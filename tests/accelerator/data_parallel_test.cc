@@ -1,5 +1,5 @@
-// Each way to train with DataParallel has the bits of slices, on any number of
-// simulated devices.
+// Training with DataParallel has the bits of slices, on any number of simulated
+// devices. The suites of tests/parallel that run here, too, test the rest.
 #include "lockstep/parallel/data_parallel.h"
 
 #include <cstdio>
@@ -90,13 +90,6 @@ std::unique_ptr<torch::optim::SGD> torch_sgd(std::vector<Tensor> parameters) {
   return std::make_unique<torch::optim::SGD>(
       optim::unique(parameters), torch::optim::SGDOptions(0.05).momentum(0.9));
 }
-std::unique_ptr<torch::optim::Adam> torch_adam(std::vector<Tensor> parameters) {
-  return std::make_unique<torch::optim::Adam>(
-      optim::unique(parameters), torch::optim::AdamOptions(0.01).amsgrad(true));
-}
-std::unique_ptr<torch::optim::RMSprop> rmsprop(std::vector<Tensor> parameters) {
-  return std::make_unique<torch::optim::RMSprop>(optim::unique(parameters));
-}
 std::unique_ptr<optim::Optimizer> own_sgd(std::vector<Tensor> parameters) {
   return optim::sgd(optim::unique(parameters),
                     optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
@@ -147,47 +140,6 @@ std::string accumulation(const Devices& list) {
     setting.model->train_step(second.x, second.y, &class_loss, *sgd);
   }
   return setting.digest();
-}
-
-std::string accumulation_in_own_loop(const Devices& list) {
-  Images setting(list, wrap_options());
-  auto sgd = torch_sgd(setting.parameters());
-  for (int step = 0; step < kSteps; ++step) {
-    sgd->zero_grad();
-    for (int part = 0; part < 2; ++part) {
-      const Batch batch = setting.batch();
-      (class_loss(setting.model->forward(batch.x), batch.y) / 2).backward();
-    }
-    sgd->step();
-  }
-  return setting.digest();
-}
-
-/// Two forwards, and then one backward through both.
-std::string two_forwards(const Devices& list) {
-  Images setting(list, wrap_options());
-  auto sgd = torch_sgd(setting.parameters());
-  for (int step = 0; step < kSteps; ++step) {
-    sgd->zero_grad();
-    const Batch first = setting.batch(), second = setting.batch();
-    const Tensor a = setting.model->forward(first.x);
-    const Tensor b = setting.model->forward(second.x);
-    (class_loss(a, first.y) + class_loss(b, second.y)).backward();
-    sgd->step();
-  }
-  return setting.digest();
-}
-
-/// A forward that does not train, in each mode of the net.
-std::string outputs(const Devices& list) {
-  Images setting(list, wrap_options());
-  const torch::NoGradGuard no_grad;
-  Checksum sum;
-  for (int step = 0; step < kSteps; ++step) {
-    setting.net->train(step % 2 == 0);
-    add_elements(sum, setting.model->forward(setting.batch().x));
-  }
-  return sum.hex() + setting.digest();
 }
 
 /// The gradient of the inputs.
@@ -288,18 +240,11 @@ struct Mode {
 
 const std::vector<Mode>& modes() {
   static const std::vector<Mode> all{
-      {"StepTorchSgd",
-       [](auto& list) { return steps<Images>(list, torch_sgd); }},
-      {"StepTorchAdam",
-       [](auto& list) { return steps<Images>(list, torch_adam); }},
-      {"StepRmsprop", [](auto& list) { return steps<Images>(list, rmsprop); }},
       {"StepOwnSgd", [](auto& list) { return steps<Images>(list, own_sgd); }},
       {"StepOwnAdamW",
        [](auto& list) { return steps<Texts>(list, own_adamw); }},
       {"LoopTorchSgd",
        [](auto& list) { return own_loop<Images>(list, torch_sgd); }},
-      {"LoopTorchAdam",
-       [](auto& list) { return own_loop<Texts>(list, torch_adam); }},
       {"LoopOwnAdamW",
        [](auto& list) { return own_loop<Texts>(list, own_adamw); }},
       {"ClassicStep",
@@ -308,25 +253,10 @@ const std::vector<Mode>& modes() {
              list, own_sgd,
              wrap_options().replication(Replication::kEveryForward));
        }},
-      {"ClassicLoop",
-       [](auto& list) {
-         return own_loop<Images>(
-             list, torch_sgd,
-             wrap_options().replication(Replication::kEveryForward));
-       }},
       {"Functions", &functions},
-      {"SixShards",
-       [](auto& list) {
-         return steps<Images>(list, own_sgd, wrap_options().shards(6), {}, 13);
-       }},
       {"FewSamples",
        [](auto& list) {
          return steps<Texts>(list, own_sgd, wrap_options(), {}, 3);
-       }},
-      {"MeanOfBuffers",
-       [](auto& list) {
-         return steps<Images>(list, own_sgd,
-                              wrap_options().buffers(Buffers::kMean));
        }},
       {"VerifiedGradients",
        [](auto& list) {
@@ -339,9 +269,6 @@ const std::vector<Mode>& modes() {
                               wrap_options().verify_first_step(false));
        }},
       {"Accumulation", &accumulation},
-      {"AccumulationInLoop", &accumulation_in_own_loop},
-      {"TwoForwards", &two_forwards},
-      {"Outputs", &outputs},
       {"InputGradients", &input_gradients},
       {"BFloat16", [](auto& list) { return mixed(list, torch::kBFloat16, 1); }},
       {"Float16Scaled",
@@ -356,9 +283,9 @@ const std::vector<Mode>& modes() {
   return all;
 }
 
-class DataParallelModes : public testing::TestWithParam<Mode> {};
+class DataParallelDigests : public testing::TestWithParam<Mode> {};
 
-TEST_P(DataParallelModes, HaveTheBitsOfSlices) {
+TEST_P(DataParallelDigests, HaveTheBitsOfSlices) {
   const auto& mode = GetParam();
   const std::string expected = mode.digest(devices_of("4xcpu"));
   std::string row = expected.substr(0, 12);
@@ -370,35 +297,6 @@ TEST_P(DataParallelModes, HaveTheBitsOfSlices) {
     row += " " + digest.substr(0, 12);
   }
   std::printf("[ DIGEST   ] %-20s %s\n", mode.name, row.c_str());
-}
-
-/// The norm of a gradient on an accelerator is that of its kernel, so its last
-/// bits are not those of slices.
-TEST(DataParallelClipping, HasTheBitsOfOneDevice) {
-  const auto trained = [](const std::string& list) {
-    Images setting(devices_of(list), wrap_options());
-    auto sgd = own_sgd(setting.parameters());
-    for (int step = 0; step < kSteps; ++step) {
-      const Batch batch = setting.batch();
-      const StepResult result =
-          setting.model->train_step(batch.x, batch.y, &class_loss, *sgd,
-                                    TrainStepOptions().clip_grad_norm(0.1));
-      EXPECT_GT(result.gradient_norm, 0.1);
-    }
-    std::vector<Tensor> values;
-    for (const Tensor& p : setting.parameters()) values.push_back(p.cpu());
-    return values;
-  };
-  const auto slices = trained("4xcpu"), one = trained("sim:0");
-  for (size_t p = 0; p < slices.size(); ++p) {
-    EXPECT_TRUE(torch::allclose(one[p], slices[p], 1e-4, 1e-6));
-  }
-  for (const char* list : {"2xsim", "3xsim", "4xsim"}) {
-    const auto several = trained(list);
-    for (size_t p = 0; p < one.size(); ++p) {
-      EXPECT_TRUE(torch::equal(several[p], one[p])) << list;
-    }
-  }
 }
 
 /// The norm of a float16 gradient may be larger than any float16.
@@ -444,7 +342,7 @@ TEST(DataParallelDuplicates, HaveTheBitsOfSlices) {
   EXPECT_EQ(trained("sim:0,sim:1,sim:0,sim:1"), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(, DataParallelModes, testing::ValuesIn(modes()),
+INSTANTIATE_TEST_SUITE_P(, DataParallelDigests, testing::ValuesIn(modes()),
                          [](const auto& info) {
                            return std::string(info.param.name);
                          });

@@ -69,7 +69,8 @@ End train_until_failure(const std::string& backend, bool is_driven,
         };
         const int64_t first = (step * kRanks + rank) * 4;
         if (is_driven) {
-          model->train_step(inputs(first, 4), targets(first, 4), loss, sgd);
+          model->train_step(inputs(first, 4).cpu(), targets(first, 4).cpu(),
+                            loss, sgd);
           continue;
         }
         sgd.zero_grad();

@@ -13,8 +13,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/intra_op.h"
 #include "tests/accelerator/sim/accelerator.h"
-#include "tests/accelerator/sim/collectives.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/tested_devices.h"
 
 // Ranks as threads, each on a simulated device, and the same ranks on the CPU.
 namespace lockstep::sim {
@@ -46,10 +46,9 @@ inline RankResults results_of_ranks(int ranks,
         // The current device stays sim:0 on each rank, which shows where a
         // device guard is missing.
         set_intra_op_threads_of_this_thread(1);
-        const bool is_on_cpu = options.device_type() == torch::kCPU;
-        const auto index = static_cast<c10::DeviceIndex>(world.rank());
-        const torch::Device home =
-            is_on_cpu ? torch::Device(torch::kCPU) : torch::Device(kSim, index);
+        tested::place_of_thread() = {options.device_type(), world.rank(),
+                                     world.size()};
+        const torch::Device home = tested::home();
         auto& result = results[static_cast<size_t>(world.rank())];
         for (const torch::Tensor& tensor : task(world, home)) {
           result.push_back(tensor.defined() ? tensor.detach().cpu().clone()
@@ -60,11 +59,13 @@ inline RankResults results_of_ranks(int ranks,
   return results;
 }
 
+/// The check of the links takes seconds, so few tests make it.
 inline RankResults results_on_sim(int ranks, const std::string& backend,
-                                  const RankTask& task) {
-  install_collectives();
+                                  const RankTask& task,
+                                  BadLinks bad_links = BadLinks::kIgnore) {
   ProcessGroupOptions options;
   options.backend(backend).device_type(kSim).timeout(std::chrono::seconds(60));
+  options.bad_links(bad_links);
   return results_of_ranks(ranks, options, task);
 }
 

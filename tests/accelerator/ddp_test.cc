@@ -1,5 +1,6 @@
 // DistributedDataParallel on the simulated accelerator has the bits of ranks on
-// the CPU and of DataParallel on slices.
+// the CPU and of DataParallel on slices. Its features are tested by the suites
+// of tests/parallel/ddp, which run here, too.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,19 +8,19 @@
 
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
-#include <torch/nn/cloneable.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/accelerator/ddp_ranks.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/stream.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
 
@@ -65,25 +66,14 @@ Tensors state_of(const Net& net) {
 class DdpOnSim : public testing::TestWithParam<const char*> {
  protected:
   static std::string backend() { return GetParam(); }
-  static bool sums_along_tree() { return backend() != "simccl"; }
 
   /// Expects that each rank has `expected`.
   static void expect_on_all(int ranks, const RankTask& task,
-                            const Tensors& expected, double tolerance = 0) {
+                            const Tensors& expected) {
     const RankResults results = results_on_sim(ranks, backend(), task);
     for (const Tensors& of_rank : results) {
-      expect_same_tensors(of_rank, expected, tolerance,
+      expect_same_tensors(of_rank, expected, 0,
                           std::to_string(ranks) + " ranks");
-    }
-  }
-  /// Expects that each rank has the same as on the CPU.
-  static void expect_as_on_cpu(int ranks, const RankTask& task,
-                               double tolerance = 0) {
-    const RankResults expected = results_on_cpu(ranks, task);
-    const RankResults results = results_on_sim(ranks, backend(), task);
-    for (size_t rank = 0; rank < results.size(); ++rank) {
-      expect_same_tensors(results[rank], expected[rank], tolerance,
-                          "rank " + std::to_string(rank));
     }
   }
 };
@@ -92,8 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, DdpOnSim,
                          testing::Values("simccl", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
-// Steps of the engine.
-
+/// Makes steps with batches in memory of the host.
 template <class Model, class Net, class Inputs>
 Tensors driven(Model& model, Net& net, const Inputs& inputs_from, int64_t first,
                int64_t count) {
@@ -101,8 +90,8 @@ Tensors driven(Model& model, Net& net, const Inputs& inputs_from, int64_t first,
                         torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch + first;
-    model->train_step(inputs_from(begin, count), targets(begin, count), loss_of,
-                      sgd);
+    model->train_step(inputs_from(begin, count).cpu(),
+                      targets(begin, count).cpu(), loss_of, sgd);
   }
   return state_of(net);
 }
@@ -136,14 +125,6 @@ TEST_P(DdpOnSim, StepsHaveTheBitsOfSlices) {
   }
 }
 
-TEST_P(DdpOnSim, StepsWithLargeGradientsHaveTheBitsOfSlices) {
-  const auto make_net = [](const torch::Device& home) { return net_on(home); };
-  for (const int ranks : {1, 2, 3, 4}) {
-    expect_on_all(ranks, driven_on_ranks(make_net, inputs),
-                  driven_on_slices(make_net, inputs, ranks));
-  }
-}
-
 TEST_P(DdpOnSim, StepsWithSeveralShardsOnARankHaveTheBitsOfSlices) {
   const auto make_net = [](const torch::Device& home) { return net_on(home); };
   // 3 shards on a rank are not a node of the tree, so their sums are exchanged
@@ -171,203 +152,39 @@ TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
   }
 }
 
-/// Steps of AdamW. The ranks may share its state.
-RankTask driven_with_adamw(ZeroStage stage, int64_t shards) {
-  return [=](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_on(home);
-    DistributedDataParallel model(
-        net, world, Options().intra_op_threads(1).shards(shards).zero(stage));
-    const auto adamw = optim::adamw(
-        net->parameters(),
-        optim::AdamWOptions(0.01).make_state([&](const Tensor& parameter) {
-          return model->make_state(parameter);
-        }));
-    const int64_t count = kBatch / world.size();
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const int64_t first = step * kBatch + world.rank() * count;
-      model->train_step(inputs(first, count), targets(first, count), loss_of,
-                        *adamw, TrainStepOptions().clip_grad_norm(0.3));
-    }
-    Tensors result = copies(net->parameters());
-    for (const auto& [name, tensor] : adamw->state_dict()) {
-      result.push_back(model->whole_state(tensor).clone());
-    }
-    return result;
-  };
-}
-
-TEST_P(DdpOnSim, StagesOfZeroHaveTheBitsOfASingleDevice) {
-  for (const int ranks : {2, 3}) {
-    const auto alone = driven_with_adamw(ZeroStage::kNone, ranks);
-    const Tensors expected = results_on_sim(1, backend(), alone)[0];
-    // The CPU's update works on blocks, with other rounding.
-    expect_same_tensors(expected, results_on_cpu(1, alone)[0], 1e-5, "alone");
-    for (const auto stage : {ZeroStage::kNone, ZeroStage::kOptimizerState,
-                             ZeroStage::kGradients}) {
-      expect_on_all(ranks, driven_with_adamw(stage, ranks), expected);
-    }
-  }
-}
-
-TEST_P(DdpOnSim, AccumulatedStepsHaveTheBitsOfRanksOnTheCpu) {
-  const auto task = [](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_on(home);
-    DistributedDataParallel model(net, world, Options().intra_op_threads(1));
-    torch::optim::SGD sgd(net->parameters(), 0.1);
-    for (int64_t step = 0; step < 2 * kSteps; ++step) {
-      const int64_t first = step * kBatch + world.rank() * 3;
-      if (step % 2 == 0) {
-        const auto no_sync = model->no_sync();
-        model->train_step(inputs(first, 3), targets(first, 3), loss_of);
-      } else {
-        model->train_step(inputs(first, 3), targets(first, 3), loss_of, sgd);
-      }
-    }
-    return copies(net->parameters());
-  };
-  for (const int ranks : {2, 3}) expect_as_on_cpu(ranks, task);
-}
-
-// Loops of the user. Their backward runs in LibTorch's threads of the devices.
-
-/// Trains in a loop with `options`.
-RankTask looped(const Options& options, int64_t hidden = kLargeHidden) {
-  return [=](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_on(home, hidden);
-    DistributedDataParallel<NetImpl> model(net, world, options);
-    torch::optim::SGD sgd(model->parameters(),
-                          torch::optim::SGDOptions(0.1).momentum(0.9));
-    const int64_t count = kBatch / world.size();
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const int64_t first = step * kBatch + world.rank() * count;
-      sgd.zero_grad();
-      loss_of(model->forward(inputs(first, count).to(home)),
-              targets(first, count).to(home))
-          .backward();
-      sgd.step();
-    }
-    return copies(net->parameters());
-  };
-}
-
-/// The loop of DataParallel, which has the bits of ranks.
-Tensors looped_on_slices(int64_t hidden, int64_t shards) {
-  auto net = net_on(torch::Device(torch::kCPU), hidden);
-  DataParallel model(net, testing_nets::slices(1),
-                     DataParallelOptions().shards(shards).intra_op_threads(1));
-  torch::optim::SGD sgd(net->parameters(),
+/// Trains in a loop of the user, whose backward runs in LibTorch's threads of
+/// the devices.
+Tensors looped(const ProcessGroup& world, const torch::Device& home) {
+  auto net = net_on(home);
+  DistributedDataParallel<NetImpl> model(net, world);
+  torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(0.1).momentum(0.9));
+  const int64_t count = kBatch / world.size();
   for (int64_t step = 0; step < kSteps; ++step) {
-    const int64_t first = step * kBatch;
-    model->train_step(inputs(first, kBatch), targets(first, kBatch), loss_of);
-    sgd.step();
+    const int64_t first = step * kBatch + world.rank() * count;
     sgd.zero_grad();
+    loss_of(model->forward(inputs(first, count).to(home)),
+            targets(first, count).to(home))
+        .backward();
+    sgd.step();
   }
   return copies(net->parameters());
 }
 
-TEST_P(DdpOnSim, LoopsHaveTheBitsOfSlices) {
-  for (const int64_t hidden : {int64_t{8}, kLargeHidden}) {
-    for (const int ranks : {1, 2, 4}) {
-      const double tolerance = ranks > 2 && !sums_along_tree() ? 1e-6 : 0;
-      expect_on_all(ranks, looped(Options(), hidden),
-                    looped_on_slices(hidden, ranks), tolerance);
-    }
-  }
-}
-
-TEST_P(DdpOnSim, LoopsHaveTheSameBitsHoweverGradientsAreBucketed) {
-  const auto expected = looped_on_slices(kLargeHidden, 2);
-  expect_on_all(2, looped(Options().bucket_cap_mb(0.00001)), expected);
-  expect_on_all(2, looped(Options().gradient_as_bucket_view(false)), expected);
-  expect_on_all(2, looped(Options().static_graph(true)), expected);
-  expect_on_all(2, looped(Options().find_unused_parameters(true)), expected);
-}
-
-TEST_P(DdpOnSim, LoopsOfThreeRanksHaveTheBitsOfRanksOnTheCpu) {
-  for (const auto average : {GradientAverage::kRanks, GradientAverage::kSamples,
-                             GradientAverage::kNone}) {
-    expect_as_on_cpu(3, looped(Options().average(average)),
-                     sums_along_tree() ? 0 : 1e-5);
-  }
-}
-
-TEST_P(DdpOnSim, LoopsInAStreamOfTheUserHaveTheBitsOfSlices) {
+TEST_P(DdpOnSim, LoopsInAStreamOfTheUserHaveTheBitsOfRanksOnTheCpu) {
   const auto in_stream = [](const ProcessGroup& world,
                             const torch::Device& home) {
     const c10::StreamGuard guard(new_stream(world.rank()));
-    Tensors result = looped(Options())(world, home);
-    for (Tensor& tensor : result) tensor = tensor.cpu();
-    return result;
+    return looped(world, home);
   };
-  expect_on_all(2, in_stream, looped_on_slices(kLargeHidden, 2));
-}
-
-TEST_P(DdpOnSim, StepsAndLoopsTakeTurns) {
-  const auto task = [](const ProcessGroup& world, const torch::Device& home) {
-    auto net = net_on(home);
-    DistributedDataParallel<NetImpl> model(net, world,
-                                           Options().intra_op_threads(1));
-    torch::optim::SGD sgd(model->parameters(),
-                          torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int64_t step = 0; step < 2 * kSteps; ++step) {
-      const int64_t first = step * kBatch + world.rank() * 3;
-      if (step % 2 == 0) {
-        model->train_step(inputs(first, 3), targets(first, 3), loss_of, sgd);
-        continue;
-      }
-      sgd.zero_grad();
-      loss_of(model->forward(inputs(first, 3).to(home)),
-              targets(first, 3).to(home))
-          .backward();
-      sgd.step();
-      sgd.zero_grad();
-    }
-    return copies(net->parameters());
-  };
-  expect_as_on_cpu(2, task);
-}
-
-TEST_P(DdpOnSim, AccumulatesUnderNoSync) {
-  for (const auto average :
-       {GradientAverage::kRanks, GradientAverage::kSamples}) {
-    const auto task = [average](const ProcessGroup& world,
-                                const torch::Device& home) {
-      auto net = net_on(home);
-      DistributedDataParallel<NetImpl> model(net, world,
-                                             Options().average(average));
-      torch::optim::SGD sgd(model->parameters(), 0.1);
-      for (int64_t step = 0; step < kSteps; ++step) {
-        sgd.zero_grad();
-        for (int64_t part = 0; part < 3; ++part) {
-          const int64_t first = (step * 3 + part) * kBatch + world.rank() * 4;
-          const auto backward = [&] {
-            loss_of(model->forward(inputs(first, 4).to(home)),
-                    targets(first, 4).to(home))
-                .backward();
-          };
-          if (part < 2) {
-            const auto no_sync = model->no_sync();
-            backward();
-          } else {
-            backward();
-          }
-        }
-        sgd.step();
-      }
-      return copies(net->parameters());
-    };
-    expect_as_on_cpu(2, task);
-  }
+  expect_on_all(2, in_stream, results_on_cpu(2, looped)[0]);
 }
 
 TEST_P(DdpOnSim, RanksHoldTheSameMemory) {
-  install_collectives();
   const auto task = driven_on_ranks(
       [](const torch::Device& home) { return net_on(home); }, inputs);
-  const auto loop = looped(Options());
   const int ranks = 4;
-  for (const RankTask& each : {RankTask(task), RankTask(loop)}) {
+  for (const RankTask& each : {RankTask(task), RankTask(looped)}) {
     results_on_sim(ranks, backend(), each);  // makes what is kept
     reset_peaks();
     std::vector<int64_t> before;
@@ -381,6 +198,81 @@ TEST_P(DdpOnSim, RanksHoldTheSameMemory) {
     const auto [least, most] = std::minmax_element(peaks.begin(), peaks.end());
     EXPECT_LE(static_cast<double>(*most), 1.05 * static_cast<double>(*least))
         << peaks[0] << " " << peaks[1] << " " << peaks[2] << " " << peaks[3];
+  }
+}
+
+TEST_P(DdpOnSim, AutocastHasTheBitsOfRanksOnTheCpu) {
+  const auto task = [](const ProcessGroup& world, const torch::Device& home) {
+    auto net = net_on(home);
+    DistributedDataParallel<NetImpl> model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    Tensor output;
+    for (int64_t step = 0; step < 3; ++step) {
+      sgd.zero_grad();
+      const int64_t first = step * kBatch + world.rank() * 4;
+      Tensor loss;
+      {
+        const AutocastScope scope(home.type(), torch::kBFloat16);
+        output = model->forward(inputs(first, 4).to(home));
+        loss = loss_of(output, targets(first, 4).to(home));
+      }
+      loss.backward();
+      sgd.step();
+    }
+    TORCH_CHECK(output.scalar_type() == torch::kBFloat16);
+    return copies(net->parameters());
+  };
+  expect_on_all(2, task, results_on_cpu(2, task)[0]);
+}
+
+/// Trains some steps. Before the first one, loads the state of `from` if that
+/// is not empty. After the last one, rank 0 saves it as `to`.
+RankTask resumed(const std::string& from, const std::string& to,
+                 int64_t first_step) {
+  return [=](const ProcessGroup& world, const torch::Device& home) {
+    auto net = net_on(home);
+    torch::optim::Adam adam(net->parameters(), 0.01);
+    if (!from.empty()) {
+      torch::load(net, from + ".net", home);
+      torch::load(adam, from + ".adam", home);
+    }
+    DistributedDataParallel<NetImpl> model(net, world);
+    const int64_t count = 8 / world.size();
+    for (int64_t step = first_step; step < first_step + 2; ++step) {
+      const int64_t first = step * 8 + world.rank() * count;
+      adam.zero_grad();
+      loss_of(model->forward(inputs(first, count).to(home)),
+              targets(first, count).to(home))
+          .backward();
+      adam.step();
+    }
+    if (!to.empty() && world.rank() == 0) {
+      torch::save(net, to + ".net");
+      torch::save(adam, to + ".adam");
+    }
+    return copies(net->parameters());
+  };
+}
+
+TEST_P(DdpOnSim, ACheckpointResumesOnAnotherWorldAndDevice) {
+  const TemporaryFolder folder;
+  const std::string of_sim = folder.path("of_sim");
+  const std::string of_cpu = folder.path("of_cpu");
+  results_on_sim(2, GetParam(), resumed("", of_sim, 0));
+  results_on_cpu(2, resumed("", of_cpu, 0));
+  const Tensors expected = results_on_cpu(2, resumed(of_cpu, "", 2))[0];
+  for (const Tensors& of_rank : results_on_cpu(2, resumed(of_sim, "", 2))) {
+    expect_same_tensors(of_rank, expected, 0, "from sim to the CPU");
+  }
+  for (const Tensors& of_rank :
+       results_on_sim(2, GetParam(), resumed(of_cpu, "", 2))) {
+    expect_same_tensors(of_rank, expected, 0, "from the CPU to sim");
+  }
+  for (const int ranks : {1, 4}) {
+    for (const Tensors& of_rank :
+         results_on_sim(ranks, GetParam(), resumed(of_sim, "", 2))) {
+      expect_same_tensors(of_rank, expected, 1e-5, "on another world");
+    }
   }
 }
 

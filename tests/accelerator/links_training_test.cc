@@ -301,9 +301,10 @@ TEST_F(TrainingOverABrokenLink, IsRefusedWithABackendThatUsesTheLink) {
   }
   set_copy_path({device(1), device(0)}, CopyPath::kStaged);
   try {
-    results_on_sim(2, "simccl", [](const ProcessGroup&, const torch::Device&) {
+    const auto task = [](const ProcessGroup&, const torch::Device&) {
       return std::vector<Tensor>();
-    });
+    };
+    results_on_sim(2, "simccl", task, BadLinks::kStage);
     FAIL() << "the backend was used";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kBadLink) << error.what();

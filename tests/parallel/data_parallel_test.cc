@@ -8,16 +8,16 @@
 #include "lockstep/parallel/replicas/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
-namespace lockstep {
+namespace lockstep::data_parallel_test {
 namespace {
 
+using testing_nets::at_home;
 using testing_nets::bytes_of;
 using testing_nets::cross_entropy;
 using testing_nets::Mlp;
 using testing_nets::MlpImpl;
 using testing_nets::Net;
 using testing_nets::NetImpl;
-using testing_nets::slices;
 using torch::Tensor;
 
 class DataParallelModes : public testing::TestWithParam<Replication> {
@@ -32,12 +32,12 @@ INSTANTIATE_TEST_SUITE_P(Both, DataParallelModes,
 
 TEST_P(DataParallelModes, GivesTheModulesOutputsAndGradients) {
   torch::manual_seed(3);
-  for (const int k : {1, 2, 3, 5}) {
-    Mlp net;
-    const DataParallel model(net, slices(k), options());
-    const Tensor x = torch::randn({13, 6}).requires_grad_();
+  for (const int k : {1, 2, 3, 4}) {
+    Mlp net = at_home(Mlp());
+    const DataParallel model(net, tested::devices(k), options());
+    const Tensor x = at_home(torch::randn({13, 6})).requires_grad_();
     const Tensor twin = x.detach().clone().requires_grad_();
-    const Tensor y = torch::randint(4, {13});
+    const Tensor y = at_home(torch::randint(4, {13}));
 
     const Tensor output = model->forward(twin);
     cross_entropy(output, y).backward();
@@ -61,9 +61,9 @@ TEST_P(DataParallelModes, GivesTheModulesOutputsAndGradients) {
 }
 
 TEST_P(DataParallelModes, AccumulatesOverBackwards) {
-  Mlp net;
-  const DataParallel model(net, slices(2), options());
-  const Tensor x = torch::randn({8, 6});
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2), options());
+  const Tensor x = at_home(torch::randn({8, 6}));
   model->forward(x).sum().backward();
   const Tensor once = net->parameters()[0].grad().clone();
   model->forward(x).sum().backward();
@@ -71,10 +71,10 @@ TEST_P(DataParallelModes, AccumulatesOverBackwards) {
 }
 
 TEST_P(DataParallelModes, AllowsTwoForwardsBeforeABackward) {
-  Mlp net;
-  const DataParallel model(net, slices(2), options());
-  const Tensor a = torch::randn({8, 6});
-  const Tensor b = torch::randn({6, 6});
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2), options());
+  const Tensor a = at_home(torch::randn({8, 6}));
+  const Tensor b = at_home(torch::randn({6, 6}));
   (model->forward(a).sum() + model->forward(b).square().sum()).backward();
   const Tensor got = net->parameters()[0].grad().clone();
   net->zero_grad();
@@ -83,10 +83,10 @@ TEST_P(DataParallelModes, AllowsTwoForwardsBeforeABackward) {
 }
 
 TEST_P(DataParallelModes, KeepsTheFirstShardsBatchNormStatistics) {
-  Net net;
+  Net net = at_home(Net());
   net->drop->eval();
-  const DataParallel model(net, slices(2), options());
-  const Tensor x = torch::randn({8, 3, 5, 5}) * 3 + 1;
+  const DataParallel model(net, tested::devices(2), options());
+  const Tensor x = at_home(torch::randn({8, 3, 5, 5})) * 3 + 1;
   Net alone = std::dynamic_pointer_cast<NetImpl>(net->clone());
   alone->forward(x.narrow(0, 0, 4));
   model->forward(x);
@@ -96,9 +96,9 @@ TEST_P(DataParallelModes, KeepsTheFirstShardsBatchNormStatistics) {
 }
 
 TEST_P(DataParallelModes, SeesChangedParametersTypesAndModes) {
-  Net net;
-  const DataParallel model(net, slices(2), options());
-  const Tensor x = torch::randn({8, 3, 5, 5});
+  Net net = at_home(Net());
+  const DataParallel model(net, tested::devices(2), options());
+  const Tensor x = at_home(torch::randn({8, 3, 5, 5}));
   model->forward(x);
   {
     torch::NoGradGuard no_grad;
@@ -116,29 +116,29 @@ TEST_P(DataParallelModes, SeesChangedParametersTypesAndModes) {
 }
 
 TEST_P(DataParallelModes, MakesNoGraphUnderNoGrad) {
-  Mlp net;
-  const DataParallel model(net, slices(2), options());
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2), options());
   torch::NoGradGuard no_grad;
-  EXPECT_FALSE(model->forward(torch::randn({4, 6})).requires_grad());
+  EXPECT_FALSE(model->forward(at_home(torch::randn({4, 6}))).requires_grad());
 }
 
 TEST(DataParallel, SharesParametersAmongSlices) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2));
   // In-place changes are there at once: nothing is copied.
   {
     torch::NoGradGuard no_grad;
     net->parameters()[3].fill_(7);
   }
-  EXPECT_TRUE(model->forward(torch::zeros({2, 6}))
-                  .allclose(net->forward(torch::zeros({2, 6}))));
+  EXPECT_TRUE(model->forward(at_home(torch::zeros({2, 6})))
+                  .allclose(net->forward(at_home(torch::zeros({2, 6})))));
   EXPECT_EQ(model->module().get(), net.ptr().get());
 }
 
 TEST(DataParallel, FindsAnInPlaceChangeBetweenForwardAndBackward) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
-  const Tensor loss = model->forward(torch::randn({4, 6})).sum();
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2));
+  const Tensor loss = model->forward(at_home(torch::randn({4, 6}))).sum();
   {
     torch::NoGradGuard no_grad;
     for (auto& p : net->parameters()) p.mul_(2);
@@ -147,9 +147,9 @@ TEST(DataParallel, FindsAnInPlaceChangeBetweenForwardAndBackward) {
 }
 
 TEST(DataParallel, RunsBackwardTwiceOnlyOverAKeptGraph) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
-  const Tensor loss = model->forward(torch::randn({4, 6})).sum();
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2));
+  const Tensor loss = model->forward(at_home(torch::randn({4, 6}))).sum();
   loss.backward({}, /*retain_graph=*/true);
   const Tensor once = net->parameters()[0].grad().clone();
   loss.backward();
@@ -158,9 +158,9 @@ TEST(DataParallel, RunsBackwardTwiceOnlyOverAKeptGraph) {
 }
 
 TEST(DataParallel, RefusesADoubleBackwardClearly) {
-  Mlp net;
-  const DataParallel model(net, slices(2));
-  const Tensor x = torch::randn({4, 6}).requires_grad_();
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2));
+  const Tensor x = at_home(torch::randn({4, 6})).requires_grad_();
   const Tensor sum = model->forward(x).square().sum();
   try {
     torch::autograd::grad({sum}, {x}, {}, true, /*create_graph=*/true);
@@ -173,13 +173,13 @@ TEST(DataParallel, RefusesADoubleBackwardClearly) {
 
 TEST(DataParallel, DrawsTheSameDropoutOneAfterAnotherAndAtOnce) {
   torch::manual_seed(11);
-  Net net;
+  Net net = at_home(Net());
   Net twin = std::dynamic_pointer_cast<NetImpl>(net->clone());
-  const Tensor x = torch::randn({8, 3, 5, 5});
+  const Tensor x = at_home(torch::randn({8, 3, 5, 5}));
   const auto options = DataParallelOptions().shards(4).seed(5);
   for (const int k : {1, 2, 4}) {
-    const DataParallel one(net, slices(1), options);
-    const DataParallel many(twin, slices(k), options);
+    const DataParallel one(net, tested::devices(1), options);
+    const DataParallel many(twin, tested::devices(k), options);
     for (int step = 0; step < 3; ++step) {
       const Tensor a = one->forward(x);
       EXPECT_TRUE(a.equal(many->forward(x))) << k;
@@ -189,14 +189,15 @@ TEST(DataParallel, DrawsTheSameDropoutOneAfterAnotherAndAtOnce) {
 }
 
 TEST(DataParallel, LeavesTheDefaultRandomStreamAlone) {
+  const auto drawn = [] { return torch::rand({3}, tested::home()); };
   torch::manual_seed(4);
-  const Tensor expected = torch::rand({3});
-  Net net;
-  const DataParallel warm(net, slices(2));
+  const Tensor expected = drawn();
+  Net net = at_home(Net());
+  const DataParallel warm(net, tested::devices(2));
   torch::manual_seed(4);
-  const DataParallel model(net, slices(2));
-  model->forward(torch::ones({4, 3, 5, 5}));
-  EXPECT_TRUE(torch::rand({3}).equal(expected));
+  const DataParallel model(net, tested::devices(2));
+  model->forward(at_home(torch::ones({4, 3, 5, 5})));
+  EXPECT_TRUE(drawn().equal(expected));
 }
 
 struct ManyImpl : torch::nn::Module {
@@ -211,44 +212,44 @@ struct ManyImpl : torch::nn::Module {
 };
 
 TEST(DataParallel, TakesAndReturnsSeveralValuesAndAFactory) {
-  auto net = std::make_shared<ManyImpl>(3);
+  auto net = at_home(std::make_shared<ManyImpl>(3));
   const DataParallel<ManyImpl> model(
-      net, [] { return std::make_shared<ManyImpl>(3); }, slices(2));
-  const Tensor x = torch::randn({5, 3});
+      net, [] { return std::make_shared<ManyImpl>(3); }, tested::devices(2));
+  const Tensor x = at_home(torch::randn({5, 3}));
   c10::Dict<std::string, Tensor> more;
-  more.insert("a", torch::arange(5));
-  more.insert("b", torch::randn({5, 2}));
+  more.insert("a", at_home(torch::arange(5)));
+  more.insert("b", at_home(torch::randn({5, 2})));
   const auto [y, list] = model->forward(x, more, 2.0);
   EXPECT_TRUE(y.allclose(net->fc(x) * 2.0));
-  EXPECT_TRUE(list[0].equal(torch::arange(5) + 1));
+  EXPECT_TRUE(list[0].equal(at_home(torch::arange(5)) + 1));
   EXPECT_TRUE(list[1].equal(more.at("b")));
 }
 
 TEST(DataParallel, RunsTorchScript) {
   torch::jit::Module module("m");
-  module.register_parameter("w", torch::randn({3, 2}).requires_grad_(),
+  module.register_parameter("w", at_home(torch::randn({3, 2})).requires_grad_(),
                             /*is_buffer=*/false);
   module.define("def forward(self, x):\n  return {'y': x @ self.w}\n");
-  const DataParallel model(module, slices(2));
-  const Tensor x = torch::randn({5, 3});
+  const DataParallel model(module, tested::devices(2));
+  const Tensor x = at_home(torch::randn({5, 3}));
   const Tensor y = model->forward({x}).toGenericDict().at("y").toTensor();
   const Tensor w = module.attr("w").toTensor();
   EXPECT_TRUE(y.allclose(x.matmul(w)));
   y.sum().backward();
-  EXPECT_TRUE(w.grad().allclose(x.t().matmul(torch::ones({5, 2}))));
+  EXPECT_TRUE(w.grad().allclose(x.t().matmul(at_home(torch::ones({5, 2})))));
 
   // The replicas' parameters are leaves of their own.
   const Tensor before = w.detach().clone();
   w.mutable_grad().reset();
   auto sgd = optim::sgd({w}, 1);
   model->train_step(
-      {x}, torch::zeros({5, 2}),
+      {x}, at_home(torch::zeros({5, 2})),
       [](const c10::IValue& output, const c10::IValue& target) {
         const Tensor predicted = output.toGenericDict().at("y").toTensor();
         return (predicted - target.toTensor()).sum();
       },
       *sgd, TrainStepOptions().loss_reduction(LossReduction::kSum));
-  const Tensor expected = x.t().matmul(torch::ones({5, 2}));
+  const Tensor expected = x.t().matmul(at_home(torch::ones({5, 2})));
   EXPECT_TRUE((before - w.detach()).allclose(expected, 1e-5, 1e-5));
   EXPECT_FALSE(w.grad().defined());
 }
@@ -266,9 +267,9 @@ struct TiedImpl : torch::nn::Cloneable<TiedImpl> {
 TORCH_MODULE(Tied);
 
 TEST(DataParallel, SumsTheGradientsOfATiedParameter) {
-  Tied net;
-  const DataParallel model(net, slices(2));
-  const Tensor x = torch::randn({6, 4});
+  Tied net = at_home(Tied());
+  const DataParallel model(net, tested::devices(2));
+  const Tensor x = at_home(torch::randn({6, 4}));
   model->forward(x).sum().backward();
   const Tensor got = net->a->weight.grad().clone();
   net->zero_grad();
@@ -277,11 +278,11 @@ TEST(DataParallel, SumsTheGradientsOfATiedParameter) {
 }
 
 TEST(DataParallel, AveragesBuffersWhenAsked) {
-  Net net;
+  Net net = at_home(Net());
   net->drop->eval();
-  const DataParallel model(net, slices(2),
+  const DataParallel model(net, tested::devices(2),
                            DataParallelOptions().buffers(Buffers::kMean));
-  const Tensor x = torch::randn({8, 3, 5, 5}) * 3 + 1;
+  const Tensor x = at_home(torch::randn({8, 3, 5, 5})) * 3 + 1;
   Net first = std::dynamic_pointer_cast<NetImpl>(net->clone());
   Net second = std::dynamic_pointer_cast<NetImpl>(net->clone());
   first->forward(x.narrow(0, 0, 4));
@@ -292,4 +293,4 @@ TEST(DataParallel, AveragesBuffersWhenAsked) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::data_parallel_test

@@ -16,6 +16,7 @@
 #include <torch/types.h>
 
 #include "lockstep/device/device.h"
+#include "tests/parallel/tested_devices.h"
 
 // Small modules and data that the tests of this layer share.
 namespace lockstep::testing_nets {
@@ -55,6 +56,16 @@ struct MlpImpl : torch::nn::Cloneable<MlpImpl> {
 };
 TORCH_MODULE(Mlp);
 
+/// Returns `tensor`, or a module, on the device of this thread.
+inline torch::Tensor at_home(const torch::Tensor& tensor) {
+  return tensor.to(tested::home());
+}
+template <class M>
+M at_home(M module) {
+  module->to(tested::home());
+  return module;
+}
+
 /// `k` slices, on however few cores this machine has.
 inline std::vector<Device> slices(int k) {
   return devices(std::to_string(k) + "xcpu", Duplicates::kRefuse,
@@ -70,7 +81,7 @@ inline torch::Tensor cross_entropy(const torch::Tensor& output,
 inline std::string bytes_of(const torch::nn::Module& module) {
   std::string bytes;
   const auto add = [&](const torch::Tensor& tensor) {
-    const auto plain = tensor.detach().contiguous();
+    const auto plain = tensor.detach().cpu().contiguous();
     bytes.append(static_cast<const char*>(plain.const_data_ptr()),
                  plain.nbytes());
   };

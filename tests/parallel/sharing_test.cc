@@ -276,6 +276,18 @@ TEST(SharedParameters, RefusesAStepOfEachRankWithStateOfAll) {
   EXPECT_PRED2(contains, failure, "[bad-optimizer]");
 }
 
+TEST(SharedParameters, RefuseACommHookWithStateOfAll) {
+  const std::string failure =
+      testing_ddp::failure_of(2, "shm", [](ProcessGroup world) {
+        const Net net = make_net();
+        const Model model = wrap(net, world);
+        const Optimizer sgd = make_sgd(net, model);
+        model->register_comm_hook(allreduce_hook);
+        train(model, world, 0, sgd.get());
+      });
+  EXPECT_PRED2(contains, failure, "[bad-optimizer]");
+}
+
 TEST(SharedTensor, IsKnownByItsViewsAndUnshared) {
   EXPECT_EQ(testing_ddp::failure_of(
                 2, "shm",

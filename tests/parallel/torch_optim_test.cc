@@ -13,16 +13,17 @@
 #include <torch/serialize.h>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::torch_optim_test {
 namespace {
 
+using testing_nets::at_home;
 using testing_nets::bytes_of;
 using testing_nets::cross_entropy;
 using testing_nets::Mlp;
 using testing_nets::MlpImpl;
-using testing_nets::slices;
 using torch::Tensor;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -87,7 +88,7 @@ Mlp new_mlp() {
   torch::manual_seed(1);
   Mlp net;
   net->to(torch::kDouble);
-  return net;
+  return at_home(net);
 }
 
 struct Batches {
@@ -110,8 +111,8 @@ void train(Model& model, torch::optim::Optimizer& optimizer,
            const Batches& data, int64_t begin, int64_t end, double clip = 0) {
   torch::optim::StepLR schedule(optimizer, 3, 0.5);
   for (size_t step = 0; step < data.x.size(); ++step) {
-    model->train_step(data.x[step].slice(0, begin, end),
-                      data.y[step].slice(0, begin, end), cross_entropy,
+    model->train_step(at_home(data.x[step].slice(0, begin, end)),
+                      at_home(data.y[step].slice(0, begin, end)), cross_entropy,
                       optimizer, TrainStepOptions().clip_grad_norm(clip));
     schedule.step();
   }
@@ -119,7 +120,7 @@ void train(Model& model, torch::optim::Optimizer& optimizer,
 
 std::string bytes_on(int devices, Rule rule, double clip) {
   Mlp net = new_mlp();
-  const DataParallel model(net, slices(devices),
+  const DataParallel model(net, tested::devices(devices),
                            DataParallelOptions().shards(kShards));
   const auto optimizer = make(rule, net->parameters());
   train(model, *optimizer, batches(6), 0, kBatch, clip);
@@ -132,7 +133,7 @@ TEST(TorchOptim, GivesTheValuesOfAPlainLoop) {
       Mlp net = new_mlp();
       Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
       const Batches data = batches(6);
-      const DataParallel model(net, slices(2),
+      const DataParallel model(net, tested::devices(2),
                                DataParallelOptions().shards(kShards));
       const auto optimizer = make(rule, net->parameters());
       train(model, *optimizer, data, 0, kBatch, clip);
@@ -141,7 +142,8 @@ TEST(TorchOptim, GivesTheValuesOfAPlainLoop) {
       torch::optim::StepLR schedule(*plain, 3, 0.5);
       for (size_t step = 0; step < data.x.size(); ++step) {
         plain->zero_grad();
-        cross_entropy(twin->forward(data.x[step]), data.y[step]).backward();
+        const Tensor x = at_home(data.x[step]), y = at_home(data.y[step]);
+        cross_entropy(twin->forward(x), y).backward();
         if (clip > 0) {
           torch::nn::utils::clip_grad_norm_(twin->parameters(), clip);
         }
@@ -173,41 +175,35 @@ TEST(TorchOptim, HasTheSameBitsOnEveryNumberOfDevices) {
   }
 }
 
-class TorchOptimOverRanks : public testing::TestWithParam<const char*> {};
+class TorchOptimOverRanks : public testing_ddp::OnBackends {};
 
 TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
   for (const Rule rule : kRules) {
     const std::string single = bytes_on(1, rule, 0);
-    ProcessGroupOptions options;
-    options.backend(GetParam());
-    std::array<std::string, 2> of_ranks;
     const Batches data = batches(6);
-    const Mlp initial = new_mlp();
-    spawn(
-        2,
-        [&](ProcessGroup world) {
-          auto net = std::dynamic_pointer_cast<MlpImpl>(initial->clone());
-          const DataParallel model(net, std::vector{Device{}},
-                                   DataParallelOptions()
-                                       .process_group(world)
-                                       .shards(kShards)
-                                       .intra_op_threads(1));
-          const auto optimizer = make(rule, net->parameters());
-          const int64_t half = kBatch / 2;
-          train(model, *optimizer, data, world.rank() * half,
-                (world.rank() + 1) * half);
-          model->unshare_parameters();
-          of_ranks[static_cast<size_t>(world.rank())] = bytes_of(*net);
-        },
-        options);
-    for (const auto& bytes : of_ranks) {
-      EXPECT_EQ(bytes, single) << "rule " << static_cast<int>(rule);
-    }
+    Mlp initial = new_mlp();
+    initial->to(torch::kCPU);
+    run_on_ranks(2, [&](const ProcessGroup& world) {
+      const Mlp net =
+          at_home(Mlp(std::dynamic_pointer_cast<MlpImpl>(initial->clone())));
+      const DataParallel model(net, tested::devices(1),
+                               DataParallelOptions()
+                                   .process_group(world)
+                                   .shards(kShards)
+                                   .intra_op_threads(1));
+      const auto optimizer = make(rule, net->parameters());
+      const int64_t half = kBatch / 2;
+      train(model, *optimizer, data, world.rank() * half,
+            (world.rank() + 1) * half);
+      model->unshare_parameters();
+      TORCH_CHECK(bytes_of(*net) == single, "rule ", static_cast<int>(rule));
+    });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, TorchOptimOverRanks,
-                         testing::Values("shm", "tcp"));
+                         testing::ValuesIn(tested::kind().backends),
+                         [](const auto& info) { return info.param; });
 
 // The state is the optimizer's own: what torch::save() writes is complete.
 TEST(TorchOptim, GoesOnFromWhatTorchSaveWrote) {
@@ -222,13 +218,13 @@ TEST(TorchOptim, GoesOnFromWhatTorchSaveWrote) {
     };
     Mlp whole = new_mlp();
     {
-      const DataParallel model(whole, slices(2));
+      const DataParallel model(whole, tested::devices(2));
       const auto optimizer = make(rule, whole->parameters());
       train(model, *optimizer, part(0, 2), 0, kBatch);
       train(model, *optimizer, part(2, 4), 0, kBatch);
     }
     Mlp resumed = new_mlp();
-    const DataParallel model(resumed, slices(2));
+    const DataParallel model(resumed, tested::devices(2));
     std::stringstream file;
     {
       const auto optimizer = make(rule, resumed->parameters());
@@ -259,7 +255,7 @@ TEST(TorchOptim, CallsStepOfAnOptimizerThatItDoesNotKnow) {
   };
   Mlp net = new_mlp();
   const Tensor before = net->parameters()[0].detach().clone();
-  const DataParallel model(net, slices(2));
+  const DataParallel model(net, tested::devices(2));
   Sign optimizer(net->parameters(), torch::optim::SGDOptions(1));
   const Batches data = batches(1);
   model->train_step(data.x[0], data.y[0], cross_entropy, optimizer);
@@ -284,7 +280,7 @@ TEST(TorchOptim, MayBeReplacedByAnotherTypeAtTheSameAddress) {
   const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
 
   Mlp net = new_mlp();
-  const DataParallel model(net, slices(2));
+  const DataParallel model(net, tested::devices(2));
   constexpr size_t kBytes = std::max(sizeof(SGD), sizeof(AdamW));
   alignas(std::max_align_t) std::array<std::byte, kBytes> memory;
   auto* first = new (memory.data()) SGD(net->parameters(), options);
@@ -297,9 +293,9 @@ TEST(TorchOptim, MayBeReplacedByAnotherTypeAtTheSameAddress) {
   // Each optimizer has a wrapper that never saw the other one.
   Mlp twin = new_mlp();
   SGD sgd(twin->parameters(), options);
-  two_steps(DataParallel(twin, slices(2)), sgd, 0);
+  two_steps(DataParallel(twin, tested::devices(2)), sgd, 0);
   AdamW adam(twin->parameters(), 1e-2);
-  two_steps(DataParallel(twin, slices(2)), adam, 2);
+  two_steps(DataParallel(twin, tested::devices(2)), adam, 2);
   EXPECT_EQ(bytes_of(*net), bytes_of(*twin));
 }
 
@@ -307,7 +303,7 @@ TEST(TorchOptim, UpdatesNothingWhenTheLossIsNotFinite) {
   for (const Rule rule : {Rule::kSgd, Rule::kRmsProp}) {
     Mlp net = new_mlp();
     const std::string before = bytes_of(*net);
-    const DataParallel model(net, slices(2));
+    const DataParallel model(net, tested::devices(2));
     const auto optimizer = make(rule, net->parameters());
     Batches data = batches(1);
     data.x[0][0][0] = std::numeric_limits<double>::quiet_NaN();

@@ -26,7 +26,8 @@ Tensor info_nce(const Tensor& a, const Tensor& b) {
       torch::nn::functional::normalize(a, options)
           .matmul(torch::nn::functional::normalize(b, options).t()) /
       0.1;
-  return torch::nn::functional::cross_entropy(logits, torch::arange(a.size(0)));
+  return torch::nn::functional::cross_entropy(
+      logits, torch::arange(a.size(0)).to(a.device()));
 }
 
 Tensor view_of(int64_t number, int64_t first, int64_t count) {
@@ -42,7 +43,7 @@ std::shared_ptr<NetImpl> make_net() {
 class AllGatherWithGrad : public OnBackends {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, AllGatherWithGrad,
-                         testing::Values("shm", "tcp"),
+                         testing::ValuesIn(tested::kind().backends),
                          [](const auto& info) { return info.param; });
 
 TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
@@ -56,6 +57,7 @@ TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
                    plain->forward(view_of(1, 0, ranks * kSamples)));
       plain_loss.backward();
       const auto expected = gradients_of(*plain);
+      const Tensor expected_loss = plain_loss.detach().cpu();
       EXPECT_EQ(
           on_ranks(
               ranks,
@@ -70,7 +72,7 @@ TEST_P(AllGatherWithGrad, GivesAContrastiveLossTheGradientsOfTheWholeBatch) {
                         world, model->forward(view_of(0, first, kSamples))),
                     all_gather_with_grad(
                         world, model->forward(view_of(1, first, kSamples))));
-                check_same({loss}, {plain_loss}, 1e-12);
+                check_same({loss}, {expected_loss}, 1e-12);
                 if (average == GradientAverage::kNone) loss = loss / ranks;
                 loss.backward();
                 check_same(gradients_of(*net), expected, 1e-12);
@@ -85,30 +87,36 @@ TEST_P(AllGatherWithGrad, ConcatenatesInTheOrderOfTheRanksAndSumsGradients) {
   run_on_ranks(3, [](const ProcessGroup& world) {
     const int rank = world.rank();
     // With gaps, as a transposed tensor has.
-    const Tensor own =
-        torch::full({2, 4}, 10. + rank).t().contiguous().t().requires_grad_();
+    const Tensor own = torch::full({2, 4}, 10. + rank)
+                           .t()
+                           .contiguous()
+                           .t()
+                           .to(home())
+                           .requires_grad_();
     const Tensor all = all_gather_with_grad(world, own);
     TORCH_CHECK(torch::equal(
-        all, torch::cat({torch::full({2, 4}, 10.), torch::full({2, 4}, 11.),
-                         torch::full({2, 4}, 12.)})));
+        all.cpu(),
+        torch::cat({torch::full({2, 4}, 10.), torch::full({2, 4}, 11.),
+                    torch::full({2, 4}, 12.)})));
     // The gradient is an expanded number.
     (all * (rank + 1)).sum().backward();
-    TORCH_CHECK(torch::equal(own.grad(), torch::full({2, 4}, 6.)), own.grad());
+    TORCH_CHECK(torch::equal(own.grad().cpu(), torch::full({2, 4}, 6.)),
+                own.grad());
   });
 }
 
 TEST_P(AllGatherWithGrad, TakesTensorsWithoutGradAndWithoutSamples) {
   run_on_ranks(2, [](const ProcessGroup& world) {
-    const Tensor labels = torch::tensor({world.rank()});
+    const Tensor labels = torch::tensor({world.rank()}).to(home());
     const Tensor all = all_gather_with_grad(world, labels);
     TORCH_CHECK(!all.requires_grad());
     TORCH_CHECK(torch::equal(all, torch::tensor({0, 1}, labels.options())));
-    const Tensor none = torch::empty({0, 3}).requires_grad_();
+    const Tensor none = torch::empty({0, 3}, home()).requires_grad_();
     const Tensor nothing = all_gather_with_grad(world, none);
     TORCH_CHECK(nothing.sizes() == torch::IntArrayRef({0, 3}));
     nothing.sum().backward();
     const torch::NoGradGuard no_grad;
-    const Tensor row = torch::ones({1, 1}).requires_grad_();
+    const Tensor row = torch::ones({1, 1}, home()).requires_grad_();
     TORCH_CHECK(all_gather_with_grad(world, row).size(0) == 2);
   });
 }
@@ -134,8 +142,9 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
     std::atomic<int> refusals = 0;
     run_on_ranks(3, [&](const ProcessGroup& world) {
       try {
-        all_gather_with_grad(world,
-                             world.rank() == 0 ? one.on_rank_0 : one.on_others);
+        const Tensor& own = world.rank() == 0 ? one.on_rank_0 : one.on_others;
+        all_gather_with_grad(
+            world, own.detach().to(home()).requires_grad_(own.requires_grad()));
       } catch (const ParallelError& error) {
         const std::string text = error.what();
         TORCH_CHECK(error.code() == ErrorCode::kCallsDiffer);
@@ -145,7 +154,7 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
         ++refusals;
       }
       // The ranks can go on.
-      all_gather_with_grad(world, torch::ones({1}));
+      all_gather_with_grad(world, torch::ones({1}, home()));
     });
     EXPECT_EQ(refusals, 3) << one.got;
   }
@@ -153,7 +162,7 @@ TEST_P(AllGatherWithGrad, RefusesTensorsThatDifferOnEveryRank) {
 
 TEST_P(AllGatherWithGrad, RefusesADerivativeOfItsBackward) {
   const std::string failure = on_ranks(2, [](const ProcessGroup& world) {
-    const Tensor own = torch::ones({2, 2}).requires_grad_();
+    const Tensor own = torch::ones({2, 2}, home()).requires_grad_();
     const Tensor all = all_gather_with_grad(world, own);
     torch::autograd::grad({all.pow(2).sum()}, {own}, {},
                           /*retain_graph=*/true, /*create_graph=*/true);

@@ -26,7 +26,7 @@ struct BranchesImpl : torch::nn::Module {
     never = register_module("never", torch::nn::Linear(1, 1));
   }
   Tensor forward(Tensor x, bool uses_left, bool uses_right) {
-    Tensor sum = torch::zeros({x.size(0), 2});
+    Tensor sum = torch::zeros({x.size(0), 2}, x.options());
     if (uses_left) sum = sum + left(x);
     if (uses_right) sum = sum + right(x);
     return sum;
@@ -38,7 +38,8 @@ using Branches = DistributedDataParallel<BranchesImpl>;
 
 class DdpGraph : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph, testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Backends, DdpGraph,
+                         testing::ValuesIn(tested::kind().backends),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DdpGraph, UnusedParametersAreAnErrorInTheSameBackward) {

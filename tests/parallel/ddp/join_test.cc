@@ -17,7 +17,8 @@ using Options = DistributedDataParallelOptions;
 
 class Join : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, Join, testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Backends, Join,
+                         testing::ValuesIn(tested::kind().backends),
                          [](const auto& info) { return info.param; });
 
 /// Rank r makes steps_of[r] steps of one sample each; what one process would
@@ -138,13 +139,14 @@ TEST_P(Join, WorksWithEveryWayToAverageAndToBucket) {
 TEST_P(Join, TakesTheBuffersOfARankWithInputs) {
   run_on_ranks(2, [](ProcessGroup world) {
     auto net = std::make_shared<testing_nets::NetImpl>();
+    net->to(home());
     net->drop->eval();
     DistributedDataParallel<testing_nets::NetImpl> model(net, world);
     const int64_t steps = world.rank() == 0 ? 1 : 4;
     model->join([&] {
       for (int64_t i = 0; i < steps; ++i) {
         net->zero_grad();
-        model(torch::ones({2, 3, 4, 4})).sum().backward();
+        model(torch::ones({2, 3, 4, 4}, home())).sum().backward();
       }
     });
     const auto batches = net->norm->num_batches_tracked;

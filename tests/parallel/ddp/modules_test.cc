@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/transformer.h>
 #include <torch/types.h>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep {
@@ -104,6 +106,24 @@ TEST_P(DdpModules, OddParametersAreAveragedAsAnyOther) {
       }
     }
   });
+}
+
+TEST_P(DdpModules, WithSparseGradientsAreRefused) {
+  struct WordsImpl : torch::nn::Module {
+    WordsImpl() {
+      words = register_module(
+          "words",
+          torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+    }
+    Tensor forward(Tensor x) { return words(x); }
+    torch::nn::Embedding words{nullptr};
+  };
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
+    DistributedDataParallel<WordsImpl> model(std::make_shared<WordsImpl>(),
+                                             world);
+    model(torch::tensor({1, 2})).sum().backward();
+  });
+  EXPECT_PRED2(contains, failure, "[bad-tensor]");
 }
 
 }  // namespace

@@ -14,27 +14,42 @@
 #include <torch/utils.h>
 
 #include "lockstep/comm/process_group.h"
+#include "tests/parallel/tested_devices.h"
 
-// Ranks as threads, and what they compute on, for the tests of this layer.
+// Ranks as threads, and what they compute on, for the tests of this layer. Each
+// rank has a device of its own, and its modules and data are there.
 namespace lockstep::testing_ddp {
+
+using tested::home;
 
 /// Returns the message of the first exception that a rank threw, or "".
 inline std::string failure_of(int ranks, const std::string& backend,
                               const std::function<void(ProcessGroup)>& task) {
   ProcessGroupOptions options;
-  options.backend(backend);
-  options.timeout(std::chrono::seconds(60));
+  options.backend(backend).device_type(tested::kind().type);
+  options.timeout(std::chrono::seconds(60)).bad_links(BadLinks::kIgnore);
+  const auto of_rank = [&](const ProcessGroup& world) {
+    tested::place_of_thread() = {options.device_type(), world.rank(),
+                                 world.size()};
+    task(world);
+  };
   try {
-    spawn(ranks, task, options);
+    spawn(ranks, of_rank, options);
     return {};
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
-/// A test over each backend that ranks on CPUs have.
+/// A test over each backend that the ranks of this program have.
 class OnBackends : public testing::TestWithParam<const char*> {
  protected:
+  /// Returns whether a sum over the ranks has the bits of one process.
+  /// Backends of devices add in an order of their own.
+  static bool sums_along_tree() {
+    const std::string backend = GetParam();
+    return backend == "shm" || backend == "tcp";
+  }
   static std::string on_ranks(int ranks,
                               const std::function<void(ProcessGroup)>& task) {
     return failure_of(ranks, GetParam(), task);
@@ -60,8 +75,9 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
-/// Fills `module` with the same values on every rank and in every test. Does
-/// not use the default generator, which threads share.
+/// Fills `module` with the same values on every rank and in every test, and
+/// moves it to this rank's device. Does not use the default generator, which
+/// threads share.
 template <class M>
 std::shared_ptr<M> filled(std::shared_ptr<M> module) {
   const torch::NoGradGuard no_grad;
@@ -73,6 +89,7 @@ std::shared_ptr<M> filled(std::shared_ptr<M> module) {
             .view(parameter.sizes()));
     at += 1.3;
   }
+  module->to(home());
   return module;
 }
 
@@ -81,10 +98,11 @@ inline torch::Tensor inputs(int64_t first, int64_t count) {
   return torch::arange(first * 4, (first + count) * 4, torch::kFloat)
       .mul(0.37)
       .sin()
-      .view({count, 4});
+      .view({count, 4})
+      .to(home());
 }
 inline torch::Tensor targets(int64_t first, int64_t count) {
-  return torch::arange(first, first + count, torch::kLong) % 3;
+  return (torch::arange(first, first + count, torch::kLong) % 3).to(home());
 }
 
 inline torch::Tensor loss_of(const torch::Tensor& output,
@@ -92,11 +110,13 @@ inline torch::Tensor loss_of(const torch::Tensor& output,
   return torch::nn::functional::cross_entropy(output, target);
 }
 
+/// Returns copies in memory of the host. A rank that reads memory of another
+/// rank's device would wait for that rank's collectives.
 inline std::vector<torch::Tensor> copies(
     const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> result;
   for (const auto& tensor : tensors) {
-    result.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
+    result.push_back(tensor.defined() ? tensor.detach().cpu().clone() : tensor);
   }
   return result;
 }
@@ -107,7 +127,8 @@ inline std::vector<torch::Tensor> gradients_of(const torch::nn::Module& m) {
   return copies(gradients);
 }
 
-/// Throws unless the two are equal (relative tolerance 0: bit by bit).
+/// Throws unless the two are equal (relative tolerance 0: bit by bit), on
+/// whatever devices they are.
 inline void check_same(const std::vector<torch::Tensor>& got,
                        const std::vector<torch::Tensor>& expected,
                        double tolerance = 0) {
@@ -116,11 +137,11 @@ inline void check_same(const std::vector<torch::Tensor>& got,
     TORCH_CHECK(got[i].defined() == expected[i].defined(), "tensor ", i,
                 " is defined: ", got[i].defined());
     if (!got[i].defined()) continue;
-    const bool is_same = tolerance == 0 ? torch::equal(got[i], expected[i])
-                                        : torch::allclose(got[i], expected[i],
-                                                          tolerance, tolerance);
-    TORCH_CHECK(is_same, "tensor ", i, ": got ", got[i], " expected ",
-                expected[i]);
+    const torch::Tensor a = got[i].cpu(), b = expected[i].cpu();
+    const bool is_same = tolerance == 0
+                             ? torch::equal(a, b)
+                             : torch::allclose(a, b, tolerance, tolerance);
+    TORCH_CHECK(is_same, "tensor ", i, ": got ", a, " expected ", b);
   }
 }
 

@@ -246,5 +246,43 @@ TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
   EXPECT_PRED2(contains, failure, "'first.weight'");
 }
 
+// Autograd makes them in memory that the ranks share, from the second step on.
+// The next step then makes others, so what a caller kept of one stays.
+TEST(DdpLargeGradients, AreSummedWhereTheyLie) {
+  constexpr int64_t kHidden = 30'000;
+  constexpr int64_t kSamples = 7;
+  const auto of_rank = [&](int rank, int step) {
+    auto net = filled(std::make_shared<NetImpl>(kHidden));
+    const int64_t first = (2 * step + rank) * kSamples;
+    loss_of(net->forward(inputs(first, kSamples)), targets(first, kSamples))
+        .backward();
+    return gradients_of(*net);
+  };
+  const auto task = [&](ProcessGroup world) {
+    // As a slice, so that its gradients are made in its own memory.
+    const MemoryScope scope({c10::kCPU, world.rank(), 2});
+    auto net = filled(std::make_shared<NetImpl>(kHidden));
+    DistributedDataParallel<NetImpl> model(net, world);
+    Tensor earlier, copy_of_earlier;
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      const int64_t first = (2 * step + world.rank()) * kSamples;
+      loss_of(model(inputs(first, kSamples)), targets(first, kSamples))
+          .backward();
+      const auto expected = of_rank(0, step), others = of_rank(1, step);
+      for (size_t p = 0; p < expected.size(); ++p) {
+        expected[p].mul_(0.5).add_(others[p] * 0.5);
+      }
+      check_same(gradients_of(*net), expected);
+      if (step > 1) check_same({earlier}, {copy_of_earlier});
+      if (step > 0) {
+        earlier = net->first->weight.grad();
+        copy_of_earlier = earlier.clone();
+      }
+    }
+  };
+  EXPECT_EQ(failure_of(2, "shm", task), "");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -17,7 +17,8 @@ using torch::Tensor;
 
 class SyncNorm : public OnBackends {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm, testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Backends, SyncNorm,
+                         testing::ValuesIn(tested::kind().backends),
                          [](const auto& info) { return info.param; });
 
 template <class Norm>
@@ -36,7 +37,8 @@ Tensor images(int64_t first, int64_t count) {
   return torch::arange(first * 50, (first + count) * 50, torch::kFloat)
       .mul(0.61)
       .sin()
-      .view({count, 2, 5, 5});
+      .view({count, 2, 5, 5})
+      .to(home());
 }
 
 /// Two steps over 6 samples, `counts[r]` of them on rank r, and an evaluation.
