@@ -1,5 +1,6 @@
 // The simulated accelerator: it has the bits of the CPU, and shows what a GPU
 // would only show now and then.
+// Tier: full. Its death tests start the program again.
 #include "tests/accelerator/sim/accelerator.h"
 
 #include <chrono>

@@ -326,6 +326,7 @@ TEST_P(MessagesOnSim, FollowTheWorkOfTheCallersStream) {
 
 class FailuresOnSim : public testing::TestWithParam<const char*> {};
 
+// Tier of Backends/FailuresOnSim: full. Ranks stall until the time limit.
 INSTANTIATE_TEST_SUITE_P(Backends, FailuresOnSim,
                          testing::Values("simccl", "shm", "tcp"),
                          [](const auto& info) { return info.param; });

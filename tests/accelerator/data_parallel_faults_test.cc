@@ -1,5 +1,6 @@
 // Memory that runs out, kernels that fail and a slow device, in the middle of
 // DataParallel.
+// Tier: full. It starts processes.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

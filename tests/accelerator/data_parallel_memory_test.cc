@@ -1,4 +1,5 @@
 // DataParallel puts the same on each device, and leaves nothing behind.
+// Tier: full. It takes seconds.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

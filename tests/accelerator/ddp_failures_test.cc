@@ -1,5 +1,6 @@
 // A rank that fails on the simulated accelerator ends the other ranks, with an
 // error on each of them.
+// Tier: full. Each rank is a process.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,6 @@
 // The check of links finds peer copies that arrive changed, are dropped or
 // never end, and copies then avoid the bad link.
+// Tier: full. It starts processes that check links.
 #include "lockstep/device/links/links.h"
 
 #include <chrono>

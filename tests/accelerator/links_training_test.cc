@@ -1,5 +1,6 @@
 // Training over broken peer copies. It is the story of an article in which
 // ResNet34 on CIFAR-10 gets a loss of NaN on GPUs that NVLink does not connect.
+// Tier: full. It starts processes.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

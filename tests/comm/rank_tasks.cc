@@ -118,18 +118,20 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
       c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
   std::vector<ChildRank> children;
   for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(start(name, {
-        "LOCKSTEP_TEST_BACKEND=" + options.backend(),
-        "LOCKSTEP_TEST_TIMEOUT_MS=" + std::to_string(options.timeout().count()),
-        "RANK=" + std::to_string(rank),
-        "LOCAL_RANK=" + std::to_string(rank),
-        "WORLD_SIZE=" + std::to_string(ranks),
-        "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
-        "MASTER_ADDR=127.0.0.1",
-        "MASTER_PORT=" + std::to_string(store->getPort()),
-        "TORCHELASTIC_USE_AGENT_STORE=True",
-        "TORCHELASTIC_RUN_ID=test",
-    }));
+    children.push_back(
+        start(name, {
+                        "LOCKSTEP_TEST_BACKEND=" + options.backend(),
+                        "LOCKSTEP_TEST_TIMEOUT_MS=" +
+                            std::to_string(options.timeout().count()),
+                        "RANK=" + std::to_string(rank),
+                        "LOCAL_RANK=" + std::to_string(rank),
+                        "WORLD_SIZE=" + std::to_string(ranks),
+                        "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
+                        "MASTER_ADDR=127.0.0.1",
+                        "MASTER_PORT=" + std::to_string(store->getPort()),
+                        "TORCHELASTIC_USE_AGENT_STORE=True",
+                        "TORCHELASTIC_RUN_ID=test",
+                    }));
   }
   std::vector<std::string> ends;
   for (const auto& child : children) ends.push_back(end_of(child));
