@@ -16,8 +16,8 @@ std::string name_of_instance(
   return backend + "_" + task + "_" + std::to_string(ranks);
 }
 
-// Fewer and more than this machine may have cores. Eight are threads, in
-// conformance_test.cc: as processes they would only take longer.
+// Two ranks, and more than this machine may have cores. conformance_test.cc has
+// eight ranks as threads, which would take longer as processes.
 class Processes : public testing::TestWithParam<Parameters> {};
 
 TEST_P(Processes, Conform) {
@@ -30,11 +30,14 @@ TEST_P(Processes, Conform) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ProcessGroup, Processes,
-                         testing::Combine(testing::Values("shm", "tcp"),
-                                          testing::Values("conformance"),
-                                          testing::Values(2, 5)),
-                         name_of_instance);
+auto conformance(int ranks) {
+  return testing::Combine(testing::Values("shm", "tcp"),
+                          testing::Values("conformance"),
+                          testing::Values(ranks));
+}
+INSTANTIATE_TEST_SUITE_P(Two, Processes, conformance(2), name_of_instance);
+// Tier of Five/Processes: nightly, by case. Five ranks share two cores.
+INSTANTIATE_TEST_SUITE_P(Five, Processes, conformance(5), name_of_instance);
 
 }  // namespace
 }  // namespace lockstep::processes_test

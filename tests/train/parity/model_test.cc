@@ -1,3 +1,4 @@
+// Tier: nightly, by case. Each case loads torchvision.
 #include "lockstep/models/model.h"
 
 #include <cmath>
