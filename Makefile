@@ -5,6 +5,7 @@
 #   make test FILTER=Scatter         only suites whose name matches
 #   make test RERUN=1                run failed tests once more, as .ci/run does
 #   make fuzz SECONDS_EACH=600       fuzz for longer
+#   make mutate MUTANTS='--only shm --tier quick'
 #   make mutate-streams MUTANTS='--only worker.cc --seeds 3'
 #   make setup PYTHON=/usr/bin/python3.11
 #   make build Torch_DIR=/opt/libtorch/share/cmake/Torch   your own LibTorch
@@ -25,15 +26,15 @@ SECONDS_EACH ?= 60
 SEED ?=
 # Programs of examples/ to build. Empty: all.
 EXAMPLES ?=
-# Options of mutate-streams, such as --list or --only worker.cc.
+# Options of mutate and mutate-streams, such as --list or --only worker.cc.
 MUTANTS ?=
 
 export JOBS PYTHON Torch_DIR LOCKSTEP_PYTHON LOCKSTEP_CUDA CMAKE_ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-build configure configure-build build all demo test \
-	fuzz fuzz-training faults mutate-streams examples practicals check format \
-	bench install deb check-deb check-torch wheel docs clean
+	fuzz fuzz-training faults mutate mutate-streams examples practicals check \
+	format bench install deb check-deb check-torch wheel docs clean
 
 help: ## List the targets
 	@echo "usage: make [target] [PRESET=release|dev|asan|tsan|coverage]"
@@ -84,6 +85,9 @@ faults: configure ## Break runs in all known ways, and write docs/faults.md
 	@python3 tools/faults.py --bin $(BUILD)/bin
 	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
+
+mutate: setup ## Put errors into the product, and see a test fail
+	@python3 tools/mutate.py $(MUTANTS)
 
 mutate-streams: setup ## Remove each wait for a stream, and see a test fail
 	@python3 tools/mutate_streams.py $(MUTANTS)

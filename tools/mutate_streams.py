@@ -21,18 +21,18 @@ import argparse
 import collections
 import concurrent.futures
 import itertools
-import json
 import os
 import pathlib
 import re
 import sys
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from stream_mutants.program import (  # noqa: E402
-    Failure, Program, find_all_sites, report_of)
+from mutants import test_run  # noqa: E402
+from mutants.results import Results  # noqa: E402
+from mutants.source_copy import Failure  # noqa: E402
+from mutants.stream_program import Program, find_all_sites  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/mutate"
@@ -87,39 +87,6 @@ def exception_for(site):
     return None
 
 
-class State:
-    """What is known about the program, kept in a file."""
-
-    def __init__(self, path, program, forget):
-        self.path = path
-        self.lock = threading.Lock()
-        self.data = {"program": program, "tests": {}, "passed": {},
-                     "results": {}}
-        if path.exists() and not forget:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if known["program"] == program:
-                self.data = known
-
-    def save(self):
-        with self.lock:
-            text = json.dumps(self.data, indent=1)
-            temporary = self.path.with_suffix(".new")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self.path)
-
-    @property
-    def tests(self):
-        return self.data["tests"]
-
-    @property
-    def passed(self):
-        return self.data["passed"]
-
-    @property
-    def results(self):
-        return self.data["results"]
-
-
 class Run:
     def __init__(self, arguments, program, sites, state):
         self.arguments = arguments
@@ -130,7 +97,7 @@ class Run:
         self.seeds = range(1, arguments.seeds + 1)
 
     def deadline_s(self, tests):
-        return 60 + 10 * sum(self.state.tests[test]["seconds"]
+        return 60 + 10 * sum(self.state["tests"][test]["seconds"]
                              for test in tests)
 
     def reach(self):
@@ -143,11 +110,11 @@ class Run:
             outcome = self.program.run([test], seed, 600, reached=reached)
             if outcome.how != "passed":
                 raise Failure(f"{test} {outcome.how} without a mutant:\n"
-                              f"{report_of(outcome.output)}")
+                              f"{test_run.report_of(outcome.output)}")
             seconds = time.monotonic() - begin
-            self.state.tests[test] = {"seconds": seconds,
-                                      "sites": sorted(reached)}
-            self.state.passed.setdefault(str(seed), []).append(test)
+            self.state["tests"][test] = {"seconds": seconds,
+                                         "sites": sorted(reached)}
+            self.state["passed"].setdefault(str(seed), []).append(test)
             self.state.save()
             say(f"test {count} of {len(unknown)}: {test} reaches "
                 f"{len(reached)} sites in {seconds:.1f} s")
@@ -155,7 +122,7 @@ class Run:
     def tests_of(self, site):
         """Returns the tests that reach a site. Those that reach the fewest
         other sites come first: they are short, and kill most mutants."""
-        known = self.state.tests
+        known = self.state["tests"]
         return sorted((test for test in self.tests
                        if site.number in known[test]["sites"]),
                       key=lambda test: len(known[test]["sites"]))
@@ -166,7 +133,7 @@ class Run:
                          for test in self.tests_of(site)})
 
         def check(seed):
-            known = self.state.passed.setdefault(str(seed), [])
+            known = self.state["passed"].setdefault(str(seed), [])
             tests = [test for test in needed if test not in known]
             if not tests:
                 return
@@ -174,7 +141,7 @@ class Run:
             if outcome.how != "passed":
                 raise Failure(f"{outcome.test} {outcome.how} with seed {seed} "
                               f"and without a mutant:\n"
-                              f"{report_of(outcome.output)}")
+                              f"{test_run.report_of(outcome.output)}")
             known += tests
             self.state.save()
             say(f"without a mutant, {len(tests)} tests pass with seed {seed}")
@@ -186,12 +153,13 @@ class Run:
             try:
                 list(pool.map(task, items))
             except BaseException:
+                test_run.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def judge(self, site):
         """Runs the mutant without the site until a test fails."""
-        known = self.state.results.get(str(site.number))
+        known = self.state["results"].get(str(site.number))
         if known and (known["result"] == "killed" or
                       (known["result"] == "survived" and
                        known["seeds"] >= self.arguments.seeds)):
@@ -216,9 +184,9 @@ class Run:
             nonlocal done
             start = time.monotonic()
             result = self.judge(site)
-            self.state.results[str(site.number)] = result
+            self.state["results"][str(site.number)] = result
             self.state.save()
-            write_table(self.sites, self.state.results)
+            write_table(self.sites, self.state["results"])
             done += 1
             left = (time.monotonic() - begin) / done * (len(self.sites) - done)
             say(f"{done} of {len(self.sites)}, about {left / 60:.0f} min left: "
@@ -282,7 +250,8 @@ def main():
         say(f"building {len(sites)} mutants in one program "
             f"(minutes at first; log: {FOLDER / 'build.log'})")
         program.build(os.cpu_count() or 1)
-        state = State(FOLDER / "state.json", program.digest(), arguments.again)
+        state = Results(FOLDER / "state.json", program.digest(),
+                        ("tests", "passed", "results"), arguments.again)
         on_host = [site for site in chosen if not site.needs_gpu]
         run = Run(arguments, program, on_host, state)
         run.reach()
@@ -294,12 +263,13 @@ def main():
     except KeyboardInterrupt:
         say("interrupted; run it again to go on")
         return 130
-    write_table(chosen, state.results)
+    results = state["results"]
+    write_table(chosen, results)
     left = [site for site in on_host
-            if state.results[str(site.number)]["result"] != "killed"
+            if results[str(site.number)]["result"] != "killed"
             and not exception_for(site)]
     for site in left:
-        say(f"{site.place} {describe(site, state.results[str(site.number)])}: "
+        say(f"{site.place} {describe(site, results[str(site.number)])}: "
             f"{site.text}")
     say(f"{len(on_host) - len(left)} of {len(on_host)} sites are killed or "
         f"excepted; table: {FOLDER / 'table.md'}")

@@ -9,7 +9,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from stream_mutants import program, sites  # noqa: E402
+from mutants import stream_program, test_run  # noqa: E402
+from mutants import stream_sites as sites  # noqa: E402
 
 
 def found_in(code, path="lockstep/device/x.cc"):
@@ -111,7 +112,7 @@ c10::OptionalStreamGuard enter() const;
         self.assertTrue(site.needs_gpu)
 
     def test_can_remove_every_site_of_this_tree(self):
-        found = program.find_all_sites(ROOT)
+        found = stream_program.find_all_sites(ROOT)
         self.assertGreater(len(found), 20)
         for path in {site.file for site in found}:
             code = (ROOT / path).read_text(encoding="utf-8")
@@ -124,16 +125,16 @@ c10::OptionalStreamGuard enter() const;
 class Outcomes(unittest.TestCase):
 
     def test_names_the_test_that_failed_or_did_not_end(self):
-        self.assertEqual(program.failed_test(
+        self.assertEqual(test_run.failed_test(
             "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
             "[ RUN      ] A.C\n[  FAILED  ] A.C (3 ms)\n"
             "[  FAILED  ] A.C\n"), "A.C")
-        self.assertEqual(program.failed_test(
+        self.assertEqual(test_run.failed_test(
             "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
             "[ RUN      ] A.C\n"), "A.C")
 
     def test_shows_what_the_failed_test_printed(self):
-        shown = program.report_of(
+        shown = test_run.report_of(
             "[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n"
             "[ RUN      ] A.C\nx.cc:1: Failure\n[  FAILED  ] A.C (3 ms)\n"
             "[ RUN      ] A.D\n[  SKIPPED ] A.D (0 ms)\n")
