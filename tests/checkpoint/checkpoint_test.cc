@@ -7,6 +7,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -17,7 +18,9 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/writer.h"
 #include "lockstep/models/model.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
@@ -153,6 +156,28 @@ TEST(Checkpoint, OfANewerVersionIsNotCalledMissing) {
   for (const std::string& dir : {folder.path(), path}) {
     expect_problem(error_of<CheckpointError>([&] { find_checkpoint(dir); }),
                    ErrorCode::kCheckpointVersion, {path, "update Lockstep"});
+  }
+}
+
+TEST(Checkpoint, HoldsTheValuesOfItsStepThoughTrainingGoesOn) {
+  const TemporaryFolder folder;
+  CheckpointWriter writer(folder.path(), /*keep=*/2);
+  torch::Tensor weight = torch::zeros({1 << 20});
+  torch::Tensor momentum = torch::zeros({1 << 20});
+  for (int step = 1; step <= 3; ++step) {
+    writer.save({.info = {.step = step},
+                 .model = {{"weight", weight}},
+                 .parameters = 1,
+                 .optimizer = {{"momentum", momentum}}});
+    weight.fill_(step);  // at once, while the checkpoint is written
+    momentum.fill_(step);
+    writer.finish();
+    for (const char* const file : {"model", "optimizer"}) {
+      const auto saved = read_safetensors(
+          fmt::format("{}/{}.safetensors", writer.last(), file));
+      EXPECT_TRUE((saved.tensors.at(0).second == step - 1).all().item<bool>())
+          << file << " of step " << step;
+    }
   }
 }
 
