@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "tests/base/is_error.h"
+#include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {
 namespace {

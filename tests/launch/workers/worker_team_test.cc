@@ -43,6 +43,22 @@ TEST(WorkerEnvironment, ShowsEachWorkerOnlyItsGpu) {
   EXPECT_EQ(variables.at("CUDA_VISIBLE_DEVICES"), "6");
 }
 
+TEST(WorkerEnvironment, CountsTheWorkersOfTheNodesBefore) {
+  const Group group{.node_rank = 1,
+                    .nodes = {{.host = "a", .workers = 3, .role = "r"},
+                              {.host = "b", .workers = 2, .role = "r"}}};
+  RunOptions options;
+  options.workers = 2;
+  const auto variables =
+      worker_variables(options, group, {"127.0.0.1", 1}, 1, 0, 1, "error.json");
+  EXPECT_EQ(variables.at("RANK"), "4");
+  EXPECT_EQ(variables.at("LOCAL_RANK"), "1");
+  EXPECT_EQ(variables.at("GROUP_RANK"), "1");
+  EXPECT_EQ(variables.at("ROLE_RANK"), "4");
+  EXPECT_EQ(variables.at("WORLD_SIZE"), "5");
+  EXPECT_EQ(variables.at("LOCAL_WORLD_SIZE"), "2");
+}
+
 // A worker with a GPU has no reason to leave the cores near it. Without GPUs,
 // workers compute on their slices of the job's cores.
 TEST(WorkerEnvironment, HasTheJobsCoresIfWorkersComputeOnThem) {
