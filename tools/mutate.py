@@ -28,16 +28,17 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from mutants import ctest, instrument, table  # noqa: E402
+from mutants import ctest, instrument, table, test_run  # noqa: E402
 from mutants.results import Results  # noqa: E402
 from mutants.source_copy import Failure, SourceCopy  # noqa: E402
-from mutants.test_run import report_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/mutate"
 
 # Part of the mutants that the tier `quick` has to kill.
 QUICK_PART = 3 / 4
+# Runs of a test without a mutant, of which one has to pass.
+TRIES = 2
 
 
 def parse_arguments():
@@ -89,16 +90,24 @@ class Run:
             known = self.state["tests"].get(test.name)
             if known and known["digest"] == self.digests[test.name]:
                 return known["seconds"]
-            begin = time.monotonic()
-            outcome = ctest.run(test, {}, test.timeout_s)
-            if outcome.how != "passed":
+            for _ in range(TRIES):
+                begin = time.monotonic()
+                outcome = ctest.run(test, {}, test.timeout_s)
+                if outcome.how == "passed":
+                    break
+            else:
                 raise Failure(f"{test.name} {outcome.how} without a mutant:\n"
-                              f"{report_of(outcome.output)}")
+                              f"{test_run.report_of(outcome.output)}")
             seconds = time.monotonic() - begin
             self.state["tests"][test.name] = {
                 "digest": self.digests[test.name], "seconds": seconds}
             self.state.save()
             return seconds
+
+    def known_seconds(self, test):
+        """Returns how long a test takes, or 0 for a new one."""
+        known = self.state["tests"].get(test.name)
+        return known["seconds"] if known else 0
 
     def groups_of(self, mutant, tier):
         """Returns the tests of a tier in the order in which they judge a
@@ -116,9 +125,9 @@ class Run:
     def kill(self, mutant, tier):
         """Returns how a test of a tier kills a mutant, or None."""
         for group in self.groups_of(mutant, tier):
-            seconds = {test: self.prepare(test) for test in group}
-            for test in sorted(group, key=seconds.get):
-                deadline_s = min(test.timeout_s, 30 + 5 * seconds[test])
+            for test in sorted(group, key=self.known_seconds):
+                seconds = self.prepare(test)
+                deadline_s = min(test.timeout_s, 30 + 5 * seconds)
                 outcome = ctest.run(
                     test, {instrument.VARIABLE: mutant.name}, deadline_s)
                 if outcome.how == "passed":
@@ -190,6 +199,7 @@ class Run:
             try:
                 list(pool.map(task, unknown))
             except BaseException:
+                test_run.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
 

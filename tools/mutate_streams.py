@@ -29,10 +29,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+from mutants import test_run  # noqa: E402
 from mutants.results import Results  # noqa: E402
 from mutants.source_copy import Failure  # noqa: E402
 from mutants.stream_program import Program, find_all_sites  # noqa: E402
-from mutants.test_run import report_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/mutate"
@@ -110,7 +110,7 @@ class Run:
             outcome = self.program.run([test], seed, 600, reached=reached)
             if outcome.how != "passed":
                 raise Failure(f"{test} {outcome.how} without a mutant:\n"
-                              f"{report_of(outcome.output)}")
+                              f"{test_run.report_of(outcome.output)}")
             seconds = time.monotonic() - begin
             self.state["tests"][test] = {"seconds": seconds,
                                          "sites": sorted(reached)}
@@ -141,7 +141,7 @@ class Run:
             if outcome.how != "passed":
                 raise Failure(f"{outcome.test} {outcome.how} with seed {seed} "
                               f"and without a mutant:\n"
-                              f"{report_of(outcome.output)}")
+                              f"{test_run.report_of(outcome.output)}")
             known += tests
             self.state.save()
             say(f"without a mutant, {len(tests)} tests pass with seed {seed}")
@@ -153,6 +153,7 @@ class Run:
             try:
                 list(pool.map(task, items))
             except BaseException:
+                test_run.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
 

@@ -141,6 +141,18 @@ TEST(RandomStreams, AreOthersForForwardAndEachBackward) {
   }
 }
 
+TEST(RandomStreams, AreOthersForEachShard) {
+  Drawing net;
+  const DataParallel model(net, slices(2),
+                           DataParallelOptions().shards(kShards));
+  const Tensor drawn = model->forward(torch::zeros({kShards, 5})).detach();
+  for (int64_t a = 0; a < kShards; ++a) {
+    for (int64_t b = 0; b < a; ++b) {
+      EXPECT_FALSE(drawn[a].equal(drawn[b])) << "shards " << a << " and " << b;
+    }
+  }
+}
+
 class EvaluationsBetweenSteps
     : public testing::TestWithParam<std::pair<
           const char*,

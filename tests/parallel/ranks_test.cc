@@ -90,6 +90,42 @@ TEST_P(Ranks, EvaluateWithoutEachOther) {
   });
 }
 
+/// Keeps the mean of the batch that it saw last, as BatchNorm keeps statistics.
+struct MeanNetImpl : torch::nn::Cloneable<MeanNetImpl> {
+  MeanNetImpl() { reset(); }
+  void reset() override {
+    layer = register_module("layer", torch::nn::Linear(3, 1));
+    mean = register_buffer("mean", torch::zeros({}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    mean.copy_(x.detach().mean());
+    return layer(x);
+  }
+  torch::nn::Linear layer{nullptr};
+  torch::Tensor mean;
+};
+
+TEST_P(Ranks, HaveTheBuffersOfRank0AfterAStep) {
+  const auto x = torch::arange(24.0).view({8, 3});
+  const auto y = torch::ones({8, 1});
+  run_on_ranks(2, [&](ProcessGroup world) {
+    auto net = std::make_shared<MeanNetImpl>();
+    auto model = DataParallel(net, host(), of(world));
+    auto sgd = optim::sgd(
+        net->parameters(),
+        optim::SGDOptions(0.01).make_state([&](const torch::Tensor& parameter) {
+          return model->make_state(parameter);
+        }));
+    for (const double factor : {1.0, 2.0}) {
+      model->train_step(factor * x.narrow(0, world.rank() * 4, 4),
+                        y.narrow(0, world.rank() * 4, 4), loss_of, *sgd);
+      model->load_buffers();
+      TORCH_CHECK(net->mean.item<double>() == factor * 5.5, "mean ",
+                  net->mean.item<double>());
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Ranks, testing::Values("shm", "tcp"),
                          [](const auto& instance) {
                            return std::string(instance.param);

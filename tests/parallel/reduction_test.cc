@@ -127,5 +127,19 @@ TEST(Reduction, SkipsShardsWithoutAGradient) {
   EXPECT_FALSE(sums[2].defined());
 }
 
+// Blocks of gradients and parameters are read from memory side by side.
+TEST(OwnedGradient, LiesInMemoryLikeItsParameter) {
+  const Tensor values = torch::arange(12.0f).view({3, 4});
+  const Tensor parameter = torch::zeros({3, 4});
+  const auto as_columns = [&] { return values.t().contiguous().t(); };
+  const OwnedGradient gradient = OwnedGradient::take(as_columns(), parameter);
+  EXPECT_TRUE(gradient.tensor().is_contiguous());
+  EXPECT_TRUE(gradient.tensor().equal(values));
+  const OwnedGradient of_columns =
+      OwnedGradient::take(values.clone(), as_columns());
+  EXPECT_EQ(of_columns.tensor().strides(), as_columns().strides());
+  EXPECT_TRUE(of_columns.tensor().equal(values));
+}
+
 }  // namespace
 }  // namespace lockstep

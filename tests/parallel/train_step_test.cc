@@ -111,6 +111,32 @@ TEST(TrainStep, AgreesWithAPlainLoopAndTorchOptim) {
   }
 }
 
+TEST(TrainStep, ClipsGradientsAsTorchDoesAndLeavesShortOnesAlone) {
+  const Tensor x = torch::arange(96.0f).sin().view({16, 6});
+  const Tensor y = torch::arange(16) % 4;
+  for (const double clip : {0.05, 100.0}) {
+    Mlp net;
+    Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
+    const DataParallel model(net, slices(2));
+    const auto optimizer = optim::sgd(model->parameters(), 1.0);
+    torch::optim::SGD plain(twin->parameters(), 1.0);
+    const auto result =
+        model->train_step(x, y, cross_entropy, *optimizer,
+                          TrainStepOptions().clip_grad_norm(clip));
+    cross_entropy(twin->forward(x), y).backward();
+    const double norm =
+        torch::nn::utils::clip_grad_norm_(twin->parameters(), clip);
+    plain.step();
+    EXPECT_NEAR(result.gradient_norm, norm, 1e-5);
+    EXPECT_NE(norm > clip, clip == 100.0) << "norm " << norm;
+    for (size_t p = 0; p < net->parameters().size(); ++p) {
+      EXPECT_TRUE(
+          net->parameters()[p].allclose(twin->parameters()[p], 1e-5, 1e-6))
+          << "clip " << clip;
+    }
+  }
+}
+
 TEST(TrainStep, LeavesGradientsForAnyOptimizer) {
   Mlp net = at_home(Mlp());
   const DataParallel model(net, tested::devices(2));

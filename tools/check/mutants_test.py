@@ -5,6 +5,7 @@ import collections
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 import unittest.mock
 
@@ -95,6 +96,8 @@ class FakeBuild(unittest.TestCase):
             mutate, "FOLDER", self.folder))
         self.enterContext(unittest.mock.patch.object(
             mutate, "say", lambda text: None))
+        self.enterContext(unittest.mock.patch.object(
+            test_run, "is_stopped", threading.Event()))
 
     def fake(self, name, script, tier="quick"):
         return ctest.Test(name, tier, ("/bin/sh", "-c", script),
@@ -169,6 +172,14 @@ class Runs(unittest.TestCase):
     def test_end_at_their_deadline_with_their_children(self):
         outcome = test_run.run(["/bin/sh", "-c", "tail -f /dev/null | cat"], {}, 0.2)
         self.assertEqual(outcome.how, "hung")
+
+    def test_end_without_an_outcome_when_the_tool_stops(self):
+        with unittest.mock.patch.object(test_run, "is_stopped",
+                                        threading.Event()):
+            threading.Timer(0.1, test_run.stop).start()
+            with self.assertRaises(test_run.Stopped):
+                test_run.run(["/usr/bin/tail", "-f", "/dev/null"], {}, 60)
+        self.assertFalse(test_run.children)
 
     def test_name_the_signal_that_ended_them(self):
         outcome = test_run.run(["/bin/sh", "-c", "kill -SEGV $$"], {}, 60)

@@ -6,6 +6,11 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
+
+
+class Stopped(Exception):
+    """Ends a thread that runs tests after stop()."""
 
 
 @dataclasses.dataclass
@@ -16,6 +21,25 @@ class Outcome:
     output: str
 
 
+children = set()
+is_stopped = threading.Event()
+
+
+def kill(child):
+    """Ends a child with its own children, which are in its group."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def stop():
+    """Ends all tests that run. The threads that run them get Stopped."""
+    is_stopped.set()
+    for child in list(children):
+        kill(child)
+
+
 def run(command, environment, timeout_s, folder=None):
     """Runs a program, and ends it with its children after `timeout_s`."""
     # A file and not a pipe, which a child that is left could keep open.
@@ -24,15 +48,22 @@ def run(command, environment, timeout_s, folder=None):
             command, stdout=output, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL, env=environment, cwd=folder,
             start_new_session=True)
+        children.add(child)
         try:
+            if is_stopped.is_set():
+                kill(child)
             code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
+            kill(child)
             child.wait()
             how = "hung"
         else:
             how = ("passed" if code == 0 else
                    "failed" if code > 0 else signal.Signals(-code).name)
+        finally:
+            children.discard(child)
+        if is_stopped.is_set():
+            raise Stopped()
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     return Outcome(None if how == "passed" else failed_test(text), how, text)
