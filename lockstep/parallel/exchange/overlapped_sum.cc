@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/device/accelerator.h"
+#include "lockstep/device/links/device_copy.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/tree_sum.h"
 
@@ -106,8 +107,11 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
       bytes_to_send_ > kMostBytesToSend) {
     sync_.buckets().settle();
   }
+  // With a hook, the partial sums of a rank may be on several devices.
+  const Device home = place_of(parameters_[p]);
   Tensor sum = gradient.tensor();
   accelerator::record_use(sum);  // made in a worker's stream
+  if (sum.defined()) sum = to_device(sum, home);
   // A gradient that is not in a bucket is summed in its own memory.
   Tensor target = !is_apart       ? sync_.buckets().view(p)
                   : sum.defined() ? sum
@@ -116,9 +120,10 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   // because each partial sum has as many shards as all later ones together.
   for (auto partial = earlier_->rbegin(); partial != earlier_->rend();
        ++partial) {
-    const Tensor& left = partial->gradients[p].tensor();
+    Tensor left = partial->gradients[p].tensor();
     if (!left.defined()) continue;
     accelerator::record_use(left);
+    left = to_device(left, home);
     if (sum.defined()) {
       at::add_out(target, left, sum);
       sum = target;

@@ -209,10 +209,6 @@ TEST_P(Faces, ACommHookSeesTheGradientsOfAStepAndReplacesTheirSum) {
 }
 
 TEST_P(Faces, ACommHookSeesTheSumOfTwoDevices) {
-  if (tested::kind().type != c10::kCPU) {
-    GTEST_SKIP() << "gradients of two accelerators are not brought together "
-                    "before a hook";
-  }
   const auto expected = expected_parameters();
   run_on_ranks(2, [&](ProcessGroup world) {
     train_with_hook(world, 2, expected, 1e-6);
