@@ -1,6 +1,6 @@
 // DistributedDataParallel on the simulated accelerator has the bits of ranks on
 // the CPU and of DataParallel on slices. Its features are tested by the suites
-// of tests/parallel/ddp, which run here, too.
+// of tests/parallel/ddp, which this program runs as well.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -152,7 +152,7 @@ TEST_P(DdpOnSim, StepsInBFloat16HaveTheBitsOfSlices) {
   }
 }
 
-/// Trains in a loop of the user, whose backward runs in LibTorch's threads of
+/// Trains in a loop of the user. Its backward runs in LibTorch's threads of
 /// the devices.
 Tensors looped(const ProcessGroup& world, const torch::Device& home) {
   auto net = net_on(home);

@@ -11,7 +11,7 @@
 
 // SIM_SEED=n in the environment gives the streams other delays.
 int main(int argc, char** argv) {
-  // For the tests of tests/parallel that run here, too.
+  // The suites of tests/parallel in this program use these.
   lockstep::tested::kind() = {.type = lockstep::sim::kSim,
                               .backends = {"simccl", "shm", "tcp"}};
   testing::InitGoogleTest(&argc, argv);

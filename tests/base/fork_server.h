@@ -11,10 +11,10 @@ namespace lockstep {
 /// in a millisecond instead of half a second.
 class ForkServer {
  public:
-  /// Runs in a forked process, whose exit code it returns.
+  /// Runs in a forked process and returns its exit code.
   using Main = std::function<int(const std::vector<std::string>& arguments)>;
 
-  /// What a forked process gets. It has the current folder of the caller.
+  /// Input of a forked process, which has the current folder of the caller.
   struct Request {
     std::vector<std::string> arguments;
     std::vector<std::string> environment;  // "NAME=value", all of it

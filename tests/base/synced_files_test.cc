@@ -1,4 +1,4 @@
-// What survives a power cut depends on the order of a few system calls, which
+// The order of a few system calls decides what survives a power cut, which
 // no test can see in the files. This program has its own versions of them,
 // which come before those of the C library.
 #include <algorithm>

@@ -7,9 +7,9 @@
 #include "tests/differential/case.h"
 #include "tests/differential/verdict.h"
 
-// What the tests expect of cases. A case runs in a process that is forked from
-// the test and has no threads of LibTorch yet, so that a crash or a hang is a
-// failure of one case. The process does not load LibTorch again.
+// Expectations of the tests about cases. A case runs in a process that is
+// forked from the test and has no threads of LibTorch yet, so that a crash or a
+// hang is a failure of one case. The process does not load LibTorch again.
 namespace lockstep::differential {
 
 struct NamedCase {
