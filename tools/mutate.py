@@ -17,7 +17,6 @@ quarters of them, and with 2 if a test fails without a mutant.
 """
 
 import argparse
-import concurrent.futures
 import hashlib
 import os
 import pathlib
@@ -195,13 +194,7 @@ class Run:
                 f"{mutant.name} {describe(result)} "
                 f"({time.monotonic() - start:.0f} s)")
 
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            try:
-                list(pool.map(task, unknown))
-            except BaseException:
-                test_run.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
+        test_run.in_parallel(task, unknown, self.jobs)
 
 
 def full_name(test, case):

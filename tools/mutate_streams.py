@@ -19,7 +19,6 @@ if the tests fail without a mutant.
 
 import argparse
 import collections
-import concurrent.futures
 import itertools
 import os
 import pathlib
@@ -146,16 +145,7 @@ class Run:
             self.state.save()
             say(f"without a mutant, {len(tests)} tests pass with seed {seed}")
 
-        self.in_parallel(check, self.seeds)
-
-    def in_parallel(self, task, items):
-        with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
-            try:
-                list(pool.map(task, items))
-            except BaseException:
-                test_run.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
+        test_run.in_parallel(check, self.seeds, self.arguments.jobs)
 
     def judge(self, site):
         """Runs the mutant without the site until a test fails."""
@@ -193,7 +183,7 @@ class Run:
                 f"{site.place} {describe(site, result)} "
                 f"({time.monotonic() - start:.0f} s)")
 
-        self.in_parallel(task, self.sites)
+        test_run.in_parallel(task, self.sites, self.arguments.jobs)
 
 
 def describe(site, result):

@@ -1,13 +1,11 @@
 #include "tests/cli/loaded_program.h"
 
-#include <algorithm>
-#include <array>
 #include <memory>
-#include <string_view>
 #include <sys/prctl.h>
 
 #include "lockstep/base/process.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/program.h"
 #include "tests/base/fork_server.h"
 #include "tests/cli/program.h"
 
@@ -35,11 +33,8 @@ int run(const std::vector<std::string>& arguments) {
 void start_server() { server() = std::make_unique<ForkServer>(run); }
 
 bool can_run(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 7> kWithoutTorch{
-      "run", "simulate", "split", "top", "data", "--version", "-V"};
   return server() != nullptr && !arguments.empty() &&
-         std::ranges::find(kWithoutTorch, arguments.front()) ==
-             kWithoutTorch.end();
+         cli::needs_torch(arguments.front());
 }
 
 pid_t start(const std::vector<std::string>& arguments, int out, int err) {

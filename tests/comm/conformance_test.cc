@@ -44,5 +44,29 @@ INSTANTIATE_TEST_SUITE_P(Few, Threads, all_tasks(testing::Values(1, 2, 3)),
 INSTANTIATE_TEST_SUITE_P(Many, Threads, all_tasks(testing::Values(4, 8)),
                          name_of_instance);
 
+// Two ranks, and more than this machine may have cores. Eight ranks are
+// threads, because they would take longer as processes.
+class Processes : public testing::TestWithParam<Parameters> {};
+
+TEST_P(Processes, Conform) {
+  const auto& [backend, task, ranks] = GetParam();
+  ProcessGroupOptions options;
+  options.backend(backend);
+  options.timeout(std::chrono::seconds(200));
+  for (const auto& end : run_processes(task, ranks, options)) {
+    EXPECT_EQ(end, "");
+  }
+}
+
+auto in_processes(int ranks) {
+  return testing::Combine(testing::Values("shm", "tcp"),
+                          testing::Values("conformance"),
+                          testing::Values(ranks));
+}
+// Tier of Two/Processes: full, by case. Each rank is a process.
+INSTANTIATE_TEST_SUITE_P(Two, Processes, in_processes(2), name_of_instance);
+// Tier of Five/Processes: nightly, by case. Five ranks share two cores.
+INSTANTIATE_TEST_SUITE_P(Five, Processes, in_processes(5), name_of_instance);
+
 }  // namespace
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 """Runs a test program, and reads what googletest prints."""
 
+import concurrent.futures
 import dataclasses
 import os
 import re
@@ -38,6 +39,18 @@ def stop():
     is_stopped.set()
     for child in list(children):
         kill(child)
+
+
+def in_parallel(task, items, jobs):
+    """Calls `task` for each item, in `jobs` threads. If one raises, all tests that
+    run are ended, and the exception is raised here."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        try:
+            list(pool.map(task, items))
+        except BaseException:
+            stop()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def run(command, environment, timeout_s, folder=None):

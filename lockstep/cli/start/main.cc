@@ -3,12 +3,10 @@
 // libexec/lockstep/lockstep handles all others. This process is then replaced
 // by it.
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
+#include <string>
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
@@ -18,15 +16,6 @@
 
 namespace lockstep::cli {
 namespace {
-
-constexpr std::array<std::string_view, 7> kWithoutTorch{
-    "run", "simulate", "split", "top", "data", "--version", "-V"};
-
-bool needs_torch() {
-  const auto& words = command_line();
-  return words.size() < 2 ||
-         std::ranges::find(kWithoutTorch, words[1]) == kWithoutTorch.end();
-}
 
 // exec keeps the process, with its id, open files and signals.
 [[noreturn]] void become_whole_program(char** argv) {
@@ -49,7 +38,9 @@ bool needs_torch() {
 int main(int argc, char** argv) {
   using namespace lockstep::cli;
   return run_and_report(argc, argv, [argv] {
-    if (needs_torch()) become_whole_program(argv);
+    const auto& words = command_line();
+    if (needs_torch(words.size() < 2 ? "" : words[1]))
+      become_whole_program(argv);
     CLI::App app;
     set_up(app);
     for (const auto add : {add_run, add_simulate, add_split, add_top, add_data})

@@ -1,6 +1,7 @@
 #include "lockstep/cli/start/program.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <new>
@@ -23,6 +24,9 @@ namespace lockstep::cli {
 namespace {
 
 constexpr size_t kMostErrorBytes = 64 << 10;
+
+constexpr std::array<std::string_view, 7> kWithoutTorch{
+    "run", "simulate", "split", "top", "data", "--version", "-V"};
 
 std::vector<std::string> own_arguments;
 std::vector<std::string> words_of_program;
@@ -92,6 +96,10 @@ bool is_told_by_launcher() {
 const std::vector<std::string>& program_words() { return words_of_program; }
 
 const std::vector<std::string>& command_line() { return own_arguments; }
+
+bool needs_torch(std::string_view command) {
+  return std::ranges::find(kWithoutTorch, command) == kWithoutTorch.end();
+}
 
 void set_up(CLI::App& app) {
   app.name("lockstep");

@@ -20,6 +20,10 @@ inline constexpr const char* kOwnRankVariable = "LOCKSTEP_OWN_RANK";
 /// Returns the arguments of the program, starting with its name.
 const std::vector<std::string>& command_line();
 
+/// Returns whether the part of the program that has LibTorch must run
+/// `command`, the word after the program's name, or "" if there is none.
+bool needs_torch(std::string_view command);
+
 /// Sets up what belongs to the program and not to a subcommand: name, version,
 /// help.
 void set_up(CLI::App& app);
