@@ -139,6 +139,9 @@ std::vector<std::string> run_processes(const std::string& name, int ranks,
 }
 
 void start_rank_server() {
+  // c10d::TCPStore looks up the names of its peers to log them. A name server
+  // that loses a packet must not stop a rank for glibc's default of 5 s.
+  ::setenv("RES_OPTIONS", "timeout:1 attempts:1", /*overwrite=*/0);
   server() = std::make_unique<ForkServer>(run_as_rank);
 }
 
