@@ -60,6 +60,9 @@ export TMPDIR
 # c10d's store looks up the names of its peers to log them. A name server that
 # loses a packet then costs a second instead of the resolver's five.
 export RES_OPTIONS="${RES_OPTIONS:-timeout:1 attempts:1}"
+# Two tests at once have more OpenMP threads than there are cores. A thread that
+# spins while it waits then takes the core from the thread that it waits for.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 trap 'rm -rf "$TMPDIR"' EXIT
 
 # Prints the names of the tests that failed in the last run, sorted.

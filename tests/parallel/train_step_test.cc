@@ -137,6 +137,36 @@ TEST(TrainStep, ClipsGradientsAsTorchDoesAndLeavesShortOnesAlone) {
   }
 }
 
+TEST(TrainStep, AddsTheGradientOfAParameterThatTheLossUsesItself) {
+  const Tensor x = at_home(torch::arange(96.0f).sin().view({16, 6}));
+  const Tensor y = at_home(torch::arange(16) % 4);
+  const auto penalty = [](const std::vector<Tensor>& parameters) {
+    return 0.5 * parameters.front().pow(2).sum();
+  };
+  for (const int k : {1, 2, 3}) {
+    Mlp net = at_home(Mlp());
+    Mlp twin = std::dynamic_pointer_cast<MlpImpl>(net->clone());
+    const DataParallel model(net, tested::devices(k));
+    const auto optimizer = optim::sgd(model->parameters(), 1.0);
+    torch::optim::SGD plain(twin->parameters(), 1.0);
+    model->train_step(
+        x, y,
+        [&](const Tensor& output, const Tensor& target) {
+          return cross_entropy(output, target) +
+                 penalty(net->parameters()).to(output.device());
+        },
+        *optimizer);
+    (cross_entropy(twin->forward(x), y) + penalty(twin->parameters()))
+        .backward();
+    plain.step();
+    for (size_t p = 0; p < net->parameters().size(); ++p) {
+      EXPECT_TRUE(
+          net->parameters()[p].allclose(twin->parameters()[p], 1e-5, 1e-6))
+          << k << " devices, parameter " << p;
+    }
+  }
+}
+
 TEST(TrainStep, LeavesGradientsForAnyOptimizer) {
   Mlp net = at_home(Mlp());
   const DataParallel model(net, tested::devices(2));

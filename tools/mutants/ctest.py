@@ -17,6 +17,9 @@ TIERS = {
     "quick": {"quick", "unit"},
     "full": {"full", "slow", "parity"},
 }
+# As tools/run_tests.sh has it, unless the variables are set.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive",
+               "RES_OPTIONS": "timeout:1 attempts:1"}
 # Tests of the sources, of their copy and of an installation. No mutant changes
 # what they look at.
 NO_JUDGE = re.compile(r"^(sources|consumption|api|recipes)\.")
@@ -78,8 +81,8 @@ def run(test, variables, timeout_s):
     with tempfile.TemporaryDirectory(prefix="lockstep-mutant-") as folder:
         os.chmod(folder, 0o755)  # some tests read as another user
         outcome = test_run.run(
-            command, dict(os.environ, TMPDIR=folder, **variables), timeout_s,
-            test.folder)
+            command, ENVIRONMENT | os.environ | {"TMPDIR": folder} | variables,
+            timeout_s, test.folder)
     if test.passes_with and outcome.how in ("passed", "failed"):
         is_passed = re.search(test.passes_with, outcome.output) is not None
         outcome.how = "passed" if is_passed else "failed"

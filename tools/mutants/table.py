@@ -44,7 +44,7 @@ ROOMS = {
     "checkpoint": (r"^base\.Atomic", r"^checkpoint",
                    r"^train\.(Resume|RunLock|StateList)"),
     "loader": (r"^data\.", r"^train\.Resume"),
-    "optimizer": (r"^optim", r"^parallel\.(TorchOptim|Fuse)"),
+    "optimizer": (r"^optim", r"^parallel\.(TorchOptim|(Rules/)?Fuse)"),
 }
 
 MUTANTS = []
@@ -184,6 +184,11 @@ mutant("ddp", "join_leaves_ranks_behind",
 
 # Replicas and train_step().
 
+mutant("replicas", "direct_use_of_a_parameter_is_forgotten",
+       "parallel/replicas/shard_backward.cc",
+       "  total.add_(to_device(part.tensor(), place_of(total)));",
+       "  if (!MUTANT) total.add_(to_device(part.tensor(), place_of(total)));",
+       "a loss that uses a parameter itself trains it with half a gradient")
 mutant("replicas", "loss_is_not_divided_by_the_batch",
        "parallel/replicas/batch_loss.cc",
        "return weight / static_cast<double>(",

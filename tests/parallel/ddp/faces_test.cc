@@ -183,6 +183,75 @@ TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
   });
 }
 
+// A backward leaves a mean and a step leaves a share of the batch's mean.
+TEST_P(Faces, NoSyncAddsGradientsOfStepsAndBackwards) {
+  const auto net = new_net();
+  for (int64_t batch = 0; batch < 3; ++batch) {
+    loss_of(net->forward(inputs(batch * kBatch, kBatch)),
+            targets(batch * kBatch, kBatch))
+        .backward();
+  }
+  const auto expected = gradients_of(*net);
+  run_on_ranks(2, [&](ProcessGroup world) {
+    const auto own = new_net();
+    DistributedDataParallel model(own, world);
+    const Part first = part_of(world, 0), second = part_of(world, 1),
+               third = part_of(world, 2);
+    for (const bool begins_with_step : {true, false}) {
+      model->zero_grad();
+      const auto step = [&] { model->train_step(first.x, first.y, loss_of); };
+      {
+        const auto guard = model->no_sync();
+        if (begins_with_step) step();
+        loss_of(model->forward(second.x), second.y).backward();
+        if (!begins_with_step) step();
+      }
+      loss_of(model->forward(third.x), third.y).backward();
+      check_same(gradients_of(*own), expected, 1e-5);
+    }
+  });
+}
+
+/// Uses `gate` only if the first value of its input is positive.
+struct GatedImpl : NetImpl {
+  GatedImpl() { gate = register_parameter("gate", torch::ones({3})); }
+  Tensor forward(Tensor x) {
+    const Tensor output = NetImpl::forward(x);
+    return x[0][0].item<float>() > 0 ? output * gate : output;
+  }
+  Tensor gate;
+};
+
+/// Trains twice with `gate` in both shards, then in the first one, then in none.
+/// Buckets keep the sum of the last step from the second step on.
+template <class Model>
+std::vector<Tensor> train_gated(Model& model, const ProcessGroup& world) {
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Part part = part_of(world, step);
+    part.x.select(1, 0).fill_(1);
+    for (const int64_t shard : {0, 1}) {
+      const int64_t row = shard * kBatch / 2 - world.rank() * part.x.size(0);
+      const bool is_here = 0 <= row && row < part.x.size(0);
+      if (is_here && step + shard > 2) part.x[row][0] = -1;
+    }
+    model->train_step(part.x, part.y, loss_of, optimizer);
+  }
+  return copies(model->parameters());
+}
+
+TEST_P(Faces, ARankWithoutAGradientAddsNothing) {
+  const auto factory = [] { return std::make_shared<GatedImpl>(); };
+  DataParallel<GatedImpl> single(
+      filled(factory()), factory, tested::devices(1),
+      DataParallelOptions().shards(2).intra_op_threads(1));
+  const auto expected = train_gated(single, ProcessGroup());
+  run_on_ranks(2, [&](ProcessGroup world) {
+    DistributedDataParallel<GatedImpl> model(filled(factory()), factory, world);
+    check_same(train_gated(model, world), expected);
+  });
+}
+
 /// Trains ranks of `devices` devices each, with a hook that sums.
 void train_with_hook(const ProcessGroup& world, int devices,
                      const std::vector<Tensor>& expected, double tolerance) {
