@@ -193,6 +193,8 @@ std::string process_start(int64_t pid) {
   std::string field;
   for (int i = 3; i <= 22; ++i) {
     if (!(fields >> field)) return "";
+    const bool has_ended = i == 3 && (field == "Z" || field == "X");
+    if (has_ended) return "";
   }
   return field;
 }

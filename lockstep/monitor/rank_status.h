@@ -75,7 +75,8 @@ double now_s();
 /// can see each other's pid.
 std::string machine();
 /// Returns RankStatus::process_start of process `pid`, or "" if there is no
-/// such process.
+/// such process or it has ended. A process that has ended stays in the list of
+/// processes until its parent has read its exit code.
 std::string process_start(int64_t pid);
 
 }  // namespace lockstep::monitor

@@ -2,6 +2,8 @@
 
 #include <limits>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -66,6 +68,15 @@ TEST(RankStatuses, KnowAProcessByWhenItBegan) {
   EXPECT_EQ(process_start(::getpid()), process_start(::getpid()));
   EXPECT_NE(process_start(::getpid()), process_start(1));
   EXPECT_EQ(process_start(1 << 30), "");
+}
+
+TEST(RankStatuses, TakeAProcessForEndedBeforeItsParentKnows) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_EQ(process_start(child), "");
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace

@@ -222,8 +222,8 @@ struct GatedImpl : NetImpl {
   Tensor gate;
 };
 
-/// Trains twice with `gate` in both shards, then in the first one, then in none.
-/// Buckets keep the sum of the last step from the second step on.
+/// Trains two steps with `gate` in both shards, so that the buckets hold a sum,
+/// then one with it in the first shard, and one without it.
 template <class Model>
 std::vector<Tensor> train_gated(Model& model, const ProcessGroup& world) {
   torch::optim::SGD optimizer(model->parameters(), 0.1);
