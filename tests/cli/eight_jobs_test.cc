@@ -28,7 +28,8 @@ constexpr int kWithoutAgent = 7;
 class EightJobs : public ::testing::Test {
  protected:
   /// Starts the jobs. Each is stopped after a few steps, so that all of them
-  /// are there at the same time.
+  /// are there at the same time. The last one is stopped seconds after its
+  /// second step, and must have steps left then.
   void start() {
     std::ofstream file(folder_.path("text.txt"));
     for (int i = 0; i < 2000; ++i) file << "line " << i * i << " of a text\n";
@@ -37,7 +38,7 @@ class EightJobs : public ::testing::Test {
       jobs_.push_back(std::make_unique<Program>(with_ranks(job), environment_));
     }
     for (const auto& job : jobs_) {
-      ASSERT_TRUE(job->wait_for_output("step 2/12")) << job->err();
+      ASSERT_TRUE(job->wait_for_output("step 2/60")) << job->err();
       for (const int rank : {0, 1}) {
         ranks_.push_back(worker_of(job->pid(), rank));
         ASSERT_GT(ranks_.back(), 0) << job->err();
@@ -63,7 +64,7 @@ class EightJobs : public ::testing::Test {
             "--batch-size",
             "8",
             "--max-steps",
-            "12"};
+            "60"};
   }
   Words with_ranks(int job) const {
     Words words{"run",   "--nproc-per-node", "2", "--max-restarts", "3", "--",
