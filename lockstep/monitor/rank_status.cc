@@ -191,10 +191,9 @@ std::string process_start(int64_t pid) {
   // proc(5): field 22. process_stat() starts with the third field.
   std::istringstream fields(process_stat(static_cast<pid_t>(pid)));
   std::string field;
-  for (int i = 3; i <= 22; ++i) {
+  if (!(fields >> field) || field == "Z" || field == "X") return "";
+  for (int i = 4; i <= 22; ++i) {
     if (!(fields >> field)) return "";
-    const bool has_ended = i == 3 && (field == "Z" || field == "X");
-    if (has_ended) return "";
   }
   return field;
 }

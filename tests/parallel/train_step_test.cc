@@ -61,6 +61,15 @@ std::string train(int k, int64_t shards, const Case& of) {
   return bytes_of(*net);
 }
 
+void expect_close(const MlpImpl& net, const MlpImpl& twin, double relative,
+                  double absolute) {
+  for (size_t p = 0; p < net.parameters().size(); ++p) {
+    EXPECT_TRUE(
+        net.parameters()[p].allclose(twin.parameters()[p], relative, absolute))
+        << "parameter " << p;
+  }
+}
+
 TEST(TrainStep, HasTheSameBitsOnEveryNumberOfDevices) {
   // Each pair of values is in one of them.
   for (const Case& of :
@@ -104,10 +113,7 @@ TEST(TrainStep, AgreesWithAPlainLoopAndTorchOptim) {
       plain.step();
       EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
     }
-    for (size_t p = 0; p < net->parameters().size(); ++p) {
-      EXPECT_TRUE(
-          net->parameters()[p].allclose(twin->parameters()[p], 1e-4, 1e-5));
-    }
+    expect_close(*net, *twin, 1e-4, 1e-5);
   }
 }
 
@@ -129,11 +135,8 @@ TEST(TrainStep, ClipsGradientsAsTorchDoesAndLeavesShortOnesAlone) {
     plain.step();
     EXPECT_NEAR(result.gradient_norm, norm, 1e-5);
     EXPECT_NE(norm > clip, clip == 100.0) << "norm " << norm;
-    for (size_t p = 0; p < net->parameters().size(); ++p) {
-      EXPECT_TRUE(
-          net->parameters()[p].allclose(twin->parameters()[p], 1e-5, 1e-6))
-          << "clip " << clip;
-    }
+    SCOPED_TRACE(testing::Message() << "clip " << clip);
+    expect_close(*net, *twin, 1e-5, 1e-6);
   }
 }
 
@@ -159,11 +162,8 @@ TEST(TrainStep, AddsTheGradientOfAParameterThatTheLossUsesItself) {
     (cross_entropy(twin->forward(x), y) + penalty(twin->parameters()))
         .backward();
     plain.step();
-    for (size_t p = 0; p < net->parameters().size(); ++p) {
-      EXPECT_TRUE(
-          net->parameters()[p].allclose(twin->parameters()[p], 1e-5, 1e-6))
-          << k << " devices, parameter " << p;
-    }
+    SCOPED_TRACE(testing::Message() << k << " devices");
+    expect_close(*net, *twin, 1e-5, 1e-6);
   }
 }
 
