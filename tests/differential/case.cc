@@ -216,9 +216,23 @@ std::vector<OptimizerSpec> optimizers_of(const Case& value) {
            .nesterov = value.nesterov}};
 }
 
+bool is_of_one_rank(const Event& event) {
+  return event.what.starts_with(kOneRank);
+}
+
+bool has_one_rank_that_differs(const Case& value) {
+  return std::any_of(value.history.begin(), value.history.end(),
+                     is_of_one_rank);
+}
+
 bool breaks_contract(const Case& value) {
+  return has_bad_module_or_loss(value) || has_event(value, "change_member") ||
+         has_one_rank_that_differs(value);
+}
+
+bool has_bad_module_or_loss(const Case& value) {
   const auto& parameters = value.parameters;
-  return !value.flaw.empty() || has_event(value, "change_member") ||
+  return !value.flaw.empty() ||
          std::any_of(parameters.begin(), parameters.end(),
                      [](const auto& spec) { return spec.is_assigned; }) ||
          std::any_of(value.history.begin(), value.history.end(),

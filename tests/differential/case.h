@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::differential {
@@ -114,8 +115,17 @@ bool leaves_parameters_unused(const Case& value);
 bool has_operation(const Case& value, const std::string& operation);
 bool has_event(const Case& value, const std::string& what);
 inline bool is_program(const Case& value) { return value.mode == "program"; }
+/// Beginning of the names of statements that one rank executes and the others
+/// do not; see history.h.
+inline constexpr std::string_view kOneRank = "one_rank_";
+bool is_of_one_rank(const Event& event);
+/// Returns true if a program has such a statement.
+bool has_one_rank_that_differs(const Case& value);
 /// Returns true if the module or a loss of a program breaks a rule of
 /// train_step() or of replicas.
+bool has_bad_module_or_loss(const Case& value);
+/// Returns true if a program may be refused: because of its module, a loss, a
+/// member that changes or a rank that differs.
 bool breaks_contract(const Case& value);
 /// The optimizers of a program, or the one of another case.
 std::vector<OptimizerSpec> optimizers_of(const Case& value);

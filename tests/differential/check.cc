@@ -185,22 +185,100 @@ class Checker {
     const Run* found = nullptr;
     for (const Run& run : runs_) {
       if (run.trace.error.empty()) continue;
-      const bool is_complaint =
-          run.trace.error.rfind("[comm]", 0) == 0 ||
-          run.trace.error.find("onnection") != std::string::npos;
-      if (!is_complaint) return &run;
+      if (!is_complaint(run.trace.error)) return &run;
       if (!found) found = &run;
     }
     return found;
   }
+  /// Returns whether an error is about another rank.
+  static bool is_complaint(const std::string& error) {
+    return error.rfind("[comm]", 0) == 0 ||
+           error.find("onnection") != std::string::npos;
+  }
 
   Verdict judge() const {
     Verdict verdict = compare();
+    if (verdict.is_finding() && has_one_rank_that_differs(case_)) {
+      return judge_one_rank(verdict);
+    }
     if (verdict.is_finding() && verdict.category != "error" && is_reported_ &&
-        breaks_contract(case_)) {
+        has_bad_module_or_loss(case_)) {
       return {Kind::kRefused, kWarned, verdict.detail};
     }
     return verdict;
+  }
+
+  /// Returns true if a run came to the statement that makes a rank differ.
+  static bool has_come_to_difference(const Trace& trace) {
+    return std::any_of(trace.entries.begin(), trace.entries.end(),
+                       [](const Trace::Entry& entry) {
+                         return entry.label.ends_with(kOneRankDiffers);
+                       });
+  }
+
+  /// Judges a program in which one rank differs, for which compare() has found
+  /// `verdict`. The results before the error are not those of plain LibTorch.
+  Verdict judge_one_rank(const Verdict& verdict) const {
+    const Run* const failed = failed_run();
+    if (failed && !has_come_to_difference(failed->trace)) return verdict;
+    // The others complain when a rank leaves that has trained to its end.
+    const bool is_refused =
+        failed && (!is_complaint(failed->trace.error) ||
+                   std::none_of(runs_.begin(), runs_.end(), [](const Run& run) {
+                     return run.name.starts_with("rank") &&
+                            run.trace.error.empty();
+                   }));
+    if (is_refused) return judge_failure(*failed);
+    if (failed) {
+      return finding("silence", verdict.detail + "; at the end " +
+                                    failed->name + ": " + failed->trace.error);
+    }
+    // Before the first step, rank 0 gives the others its parameters.
+    return have_all_changed() ? Verdict() : finding("silence", verdict.detail);
+  }
+
+  /// Returns the rank that differs.
+  int64_t rank_that_differs() const {
+    const auto event = std::find_if(case_.history.begin(), case_.history.end(),
+                                    is_of_one_rank);
+    return event->numbers[0];
+  }
+
+  /// Returns whether the ranks have trained as if each of them had made the
+  /// change that rank 0 made.
+  bool have_all_changed() const {
+    if (rank_that_differs() != 0) return false;
+    Case changed = case_;
+    size_t at = 0;
+    while (!is_of_one_rank(changed.history[at])) ++at;
+    Event& event = changed.history[at];
+    event.what = event.what.substr(kOneRank.size());
+    if (event.what == "skips_update" || event.what == "no_sync") return false;
+    event.numbers.erase(event.numbers.begin());
+    const Trace expected = play_plain(changed);
+    return std::all_of(runs_.begin(), runs_.end(), [&](const Run& run) {
+      return !run.name.starts_with("rank") ||
+             !difference(since_next_step(run.trace, at),
+                         since_next_step(expected, at), tolerance_of(case_));
+    });
+  }
+
+  /// Returns the entries since the first step after event `at`.
+  Trace since_next_step(const Trace& trace, size_t at) const {
+    const auto is_step = [](const Event& event) {
+      return event.what == "train_step" || event.what == "backward";
+    };
+    do {
+      ++at;
+    } while (at < case_.history.size() && !is_step(case_.history[at]));
+    Trace rest = trace;
+    const std::string label = fmt::format("event {} ", at);
+    rest.entries.erase(rest.entries.begin(),
+                       std::find_if(rest.entries.begin(), rest.entries.end(),
+                                    [&](const Trace::Entry& entry) {
+                                      return entry.label.starts_with(label);
+                                    }));
+    return rest;
   }
 
   Verdict compare() const {

@@ -12,7 +12,8 @@ namespace lockstep::differential {
 Case generate(const std::string& kind, uint64_t seed);
 
 /// Likewise, a training program. `kind`: dp, shm or tcp, the ranks of a world,
-/// or ddp.
+/// or ddp. In about an eighth of the programs, one rank differs from the
+/// others, and in another eighth, a member of the module changes.
 Case generate_program(const std::string& kind, uint64_t seed);
 
 }  // namespace lockstep::differential

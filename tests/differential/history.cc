@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <optional>
+#include <span>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -31,10 +33,12 @@ class Player {
   void play(size_t number) {
     at_ = number;
     const Event& event = case_.history[number];
-    if (!play_statement(event) && !play_change(event) && !play_step(event)) {
+    if (!play_statement(event) && !play_change(event) && !play_step(event) &&
+        !play_on_one_rank(event)) {
       throw std::invalid_argument("no such event: " + event.what);
     }
-    record_state();
+    // A step may undo what a rank changed, as the first broadcast does.
+    if (!is_changed_) record_state();
     ++trace_.events;
   }
 
@@ -47,6 +51,7 @@ class Player {
       const auto step =
           strategy_.backward(make(0, numbers[0], Flaw::kNone, -1), event.loss);
       is_pending_ = is_in_no_sync_;
+      is_changed_ = false;
       if (case_.ranks == 1) trace_.add(label("loss"), step.loss);
     } else if (what == "train_step") {
       AnyOptimizer* const optimizer = numbers[1] < 0 ? nullptr : at(numbers[1]);
@@ -58,6 +63,7 @@ class Player {
       const auto step = strategy_.train_step(
           make(0, numbers[0], Flaw::kNone, -1), event.loss, optimizer, options);
       is_pending_ = is_in_no_sync_;
+      is_changed_ = false;
       if (!is_pending_) trace_.add(label("loss"), step.loss);
       if (!is_pending_ && keeps_contract(event.loss)) {
         trace_.add(label("weight"), step.weight);
@@ -66,8 +72,7 @@ class Player {
         trace_.add(label("norm"), step.norm, false);
       }
     } else if (what == "update") {
-      clip(at(numbers[0])->parameters(), static_cast<double>(numbers[1]) / 4);
-      at(numbers[0])->torch()->step();
+      update(numbers[0], numbers[1]);
     } else if (what == "zero_grad") {
       module().zero_grad(numbers[0] != 0);
       is_pending_ = false;
@@ -115,7 +120,7 @@ class Player {
     } else if (what == "set_to_none") {
       set_to_none_ = numbers[0] != 0;
     } else {
-      return false;
+      return change(what, numbers);
     }
     return true;
   }
@@ -138,6 +143,78 @@ class Player {
       return false;
     }
     return true;
+  }
+
+  /// A statement after which one rank differs.
+  bool play_on_one_rank(const Event& event) {
+    if (!is_of_one_rank(event)) return false;
+    const auto& numbers = event.numbers;
+    // Ranks may share memory, and the others may still record their state.
+    strategy_.wait_for_ranks();
+    trace_.add(label(kOneRankDiffers), 1);
+    is_changed_ = true;
+    const bool is_here = strategy_.is_rank(numbers[0]);
+    if (event.what == "one_rank_skips_update") {
+      if (!is_here) update(numbers[1], numbers[2]);
+    } else if (event.what == "one_rank_no_sync") {
+      if (is_here) strategy_.set_synced(false);
+      strategy_.backward(make(0, numbers[1], Flaw::kNone, -1), event.loss);
+      if (is_here) strategy_.set_synced(true);
+    } else if (is_here) {
+      const std::string what = event.what.substr(kOneRank.size());
+      return change(what, std::span(numbers).subspan(1));
+    }
+    return true;
+  }
+
+  /// Changes the parameters or an optimizer of this rank.
+  bool change(std::string_view what, std::span<const int64_t> numbers) {
+    if (what == "write") {
+      write(module().parameter(numbers[0]), numbers[1], numbers[2] != 0);
+    } else if (what == "load_other") {
+      load_other_weights();
+    } else if (what == "multiply_rate") {
+      at(numbers[0])->multiply_rate(static_cast<double>(numbers[1]) / 4);
+    } else if (what == "raise_momentum") {
+      at(numbers[0])->raise_momentum();
+    } else if (what == "add_weight_decay") {
+      at(numbers[0])->add_weight_decay(static_cast<double>(numbers[1]) / 8);
+    } else if (what == "set_state" && numbers[1] == 0) {
+      at(numbers[0])->clear_state();
+    } else if (what == "set_state") {
+      at(numbers[0])->load_other_state();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  /// Writes other values to a parameter, or another value to its last element.
+  static void write(Tensor parameter, int64_t how, bool is_last_only) {
+    const torch::NoGradGuard no_grad;
+    Tensor values = parameter.detach() * 1.25 + 0.125;
+    if (is_last_only) {
+      const Tensor last = values.flatten().slice(0, -1);
+      values = parameter.detach().clone();
+      values.view(-1).slice(0, -1).copy_(last);
+    }
+    if (how == 0) {
+      parameter.copy_(values);
+    } else if (how == 1) {
+      parameter.data().copy_(values);
+    } else {
+      parameter.set_data(values);
+    }
+  }
+
+  void load_other_weights() {
+    const auto other = std::make_shared<InterpretedModule>(module().definition);
+    for (const Tensor& parameter : other->unique_parameters()) {
+      write(parameter, 0, /*is_last_only=*/false);
+    }
+    std::stringstream state;
+    torch::save(std::static_pointer_cast<torch::nn::Module>(other), state);
+    load(state);
   }
 
   InterpretedModule& module() { return strategy_.module(); }
@@ -233,6 +310,11 @@ class Player {
     at(0)->torch()->step();
   }
 
+  void update(int64_t optimizer, int64_t quarters) {
+    clip(at(optimizer)->parameters(), static_cast<double>(quarters) / 4);
+    at(optimizer)->torch()->step();
+  }
+
   void clip(const std::vector<Tensor>& parameters, double limit) {
     if (limit <= 0) return;
     trace_.add(label("norm"),
@@ -306,6 +388,10 @@ class Player {
 
   void load() {
     std::istringstream state(initial_.str());
+    load(state);
+  }
+
+  void load(std::istream& state) {
     auto module = std::dynamic_pointer_cast<torch::nn::Module>(
         strategy_.module().shared_from_this());
     torch::load(module, state);
@@ -355,6 +441,7 @@ class Player {
   bool keeps_gradients_ = false;
   bool is_in_no_sync_ = false;
   bool is_pending_ = false;  // .grad has what the ranks have not summed
+  bool is_changed_ = false;  // by one rank, since the last step
   size_t at_ = 0;
   std::vector<int64_t> residual_shape_;
   std::ostringstream initial_;
@@ -384,27 +471,28 @@ bool is_ordered(const Case& of) {
     return number >= static_cast<int64_t>(optimizers.size()) ||
            optimizers[static_cast<size_t>(number)].is_own;
   };
-  bool is_local = false, is_pending = false;
-  bool has_stepped = false, is_stale = false;
+  bool is_local = false, is_pending = false, is_compared = true;
   for (const Event& event : of.history) {
     const bool is_step = event.what == "backward" || event.what == "train_step";
-    if (is_step || event.what == "evaluate") {
-      if (is_stale) return false;
-      has_stepped = true;
-    }
+    const bool skips = event.what == "one_rank_skips_update";
     if (is_step) is_pending = is_local;
+    if (is_step && !is_local) is_compared = true;
     if (event.what == "no_sync") is_local = event.numbers[0] != 0;
     if (event.what == "zero_grad") is_pending = false;
-    if (event.what == "change_member") is_stale = has_stepped;
-    if (event.what == "rebuild") is_stale = false;
-    if (event.what == "train_step" && event.numbers[1] >= 0 && is_local) {
-      return false;
+    if (event.what == "train_step" && event.numbers[1] >= 0) {
+      if (is_local) return false;
+      is_compared = false;
     }
-    if (event.what == "update" && (is_pending || is_own(event.numbers[0]))) {
-      return false;
+    if (event.what == "update" || skips) {
+      if (is_pending || is_own(event.numbers[skips ? 1 : 0])) return false;
+      is_compared = false;
+    }
+    if (is_of_one_rank(event)) {
+      if (is_local || is_pending) return false;
+      is_compared = false;
     }
   }
-  return !is_pending;
+  return !is_pending && (is_compared || !has_one_rank_that_differs(of));
 }
 
 }  // namespace lockstep::differential

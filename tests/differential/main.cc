@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <set>
@@ -27,6 +28,7 @@ struct Options {
   size_t cases = 1000;
   double seconds = 0;
   double deadline_s = 60;
+  std::string with;
   std::string replay;
   bool has_processes = false;
   bool shrinks = false;
@@ -100,6 +102,16 @@ std::string name_of(const Case& of) {
                      of.seed);
 }
 
+/// Kinds of programs for --with.
+const std::map<std::string, std::function<bool(const Case&)>>& program_kinds() {
+  static const std::map<std::string, std::function<bool(const Case&)>> kinds{
+      {"one-rank-differs", has_one_rank_that_differs},
+      {"member-changes",
+       [](const Case& of) { return has_event(of, "change_member"); }},
+      {"no-broken-rule", [](const Case& of) { return !breaks_contract(of); }}};
+  return kinds;
+}
+
 class Fuzzer {
  public:
   explicit Fuzzer(Options options) : options_(std::move(options)) {}
@@ -141,12 +153,23 @@ class Fuzzer {
   }
 
  private:
-  Case case_at(size_t i) const {
-    const uint64_t seed = options_.seed + i;
+  Case case_of_seed(uint64_t seed) const {
     Case of = options_.has_programs ? generate_program(options_.kind, seed)
                                     : generate(options_.kind, seed);
     of.has_processes = options_.has_processes && of.ranks > 1;
     return of;
+  }
+
+  /// Returns case `i` of those that --with lets through.
+  Case case_at(size_t i) {
+    if (options_.with.empty()) return case_of_seed(options_.seed + i);
+    const auto& is_wanted = program_kinds().at(options_.with);
+    while (seeds_.size() <= i) {
+      uint64_t seed = seeds_.empty() ? options_.seed : seeds_.back() + 1;
+      while (!is_wanted(case_of_seed(seed))) ++seed;
+      seeds_.push_back(seed);
+    }
+    return case_of_seed(seeds_[i]);
   }
 
   void report(const Case& of, const Verdict& verdict) {
@@ -196,8 +219,9 @@ class Fuzzer {
   void print_counts(double seconds) const {
     std::cout << fmt::format(
         "[fuzz] {}: seeds {} to {}: {} cases in {:.1f} s, {} findings\n",
-        options_.kind, options_.seed, options_.seed + cases_ - 1, cases_,
-        seconds, findings_);
+        options_.kind, options_.seed,
+        seeds_.empty() ? options_.seed + cases_ - 1 : seeds_.at(cases_ - 1),
+        cases_, seconds, findings_);
     const auto print = [&](const char* what, const auto& counts) {
       size_t sum = 0;
       for (const auto& [name, count] : counts) sum += count;
@@ -218,6 +242,7 @@ class Fuzzer {
   }
 
   Options options_;
+  std::vector<uint64_t> seeds_;  // of the cases for --with
   double next_progress_s_ = 30;
   size_t cases_ = 0;
   size_t findings_ = 0;
@@ -233,6 +258,12 @@ int fuzz(int argc, char** argv) {
   app.add_flag("--programs", options.has_programs,
                "Training programs (dp, shm, tcp or ddp), not modules (dp, "
                "world or ddp)");
+  std::vector<std::string> kinds;
+  for (const auto& [name, is_wanted] : program_kinds()) kinds.push_back(name);
+  app.add_option("--with", options.with,
+                 "Only programs of this kind: one-rank-differs, "
+                 "member-changes or no-broken-rule")
+      ->check(CLI::IsMember(kinds));
   app.add_option("--seed", options.seed, "Of the first case")
       ->capture_default_str();
   app.add_option("--cases", options.cases, "How many")->capture_default_str();
@@ -250,6 +281,13 @@ int fuzz(int argc, char** argv) {
   app.add_flag("--shrink", options.shrinks, "Make failing cases small");
   app.add_flag("--show", options.shows, "Print failing cases");
   CLI11_PARSE(app, argc, argv);
+  if (!options.with.empty() &&
+      (!options.has_programs ||
+       (options.with == "one-rank-differs" && options.kind == "dp"))) {
+    std::cerr << "--with needs --programs, and one-rank-differs needs ranks "
+                 "(--kind shm, tcp or ddp)\n";
+    return 2;
+  }
   Fuzzer fuzzer(options);
   return options.replay.empty() ? fuzzer.run() : fuzzer.replay();
 }

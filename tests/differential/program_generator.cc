@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "tests/differential/generator.h"
 #include "tests/differential/graph_builder.h"
@@ -25,6 +26,7 @@ class ProgramGenerator {
 
   Case generate() {
     choose_strategy();
+    choose_change();
     choose_module();
     choose_flaw();
     choose_optimizers();
@@ -55,6 +57,14 @@ class ProgramGenerator {
     if (random_.once_in(3)) of_.backend = "tcp";
   }
 
+  /// Something that happens in few programs, which then break no other rule.
+  void choose_change() {
+    differs_ = of_.ranks > 1 && random_.once_in(8);
+    changes_member_ = !differs_ && random_.once_in(8);
+    // train_step() refuses it.
+    if (differs_ && of_.average == "none") of_.average = "ranks";
+  }
+
   void choose_module() {
     static const std::vector<std::string> dtypes{
         "double", "double", "double", "double", "float", "float", "bfloat16"};
@@ -80,7 +90,7 @@ class ProgramGenerator {
 
   void choose_flaw() {
     of_.has_factory = random_.once_in(6);
-    if (!random_.once_in(5)) return;
+    if (differs_ || changes_member_ || !random_.once_in(5)) return;
     static const std::vector<std::string> flaws{"late_layer",
                                                 "other_reset",
                                                 "other_parameters",
@@ -137,7 +147,7 @@ class ProgramGenerator {
 
   /// One or two losses; few programs break the contract.
   void choose_losses() {
-    const bool is_broken = random_.once_in(5);
+    const bool is_broken = !differs_ && !changes_member_ && random_.once_in(5);
     for (int64_t i = random_.between(1, 2); i > 0; --i) {
       std::string loss;
       do {
@@ -165,11 +175,130 @@ class ProgramGenerator {
         (of_.flaw == "counts_forwards" || of_.flaw == "own_random")) {
       write_train_step();
     }
-    if (random_.once_in(24)) write("change_member", {random_.between(1, 2)});
-    for (int64_t i = random_.between(1, 5); i > 0; --i) write_statement();
-    if (!has_event(of_, "backward") && !has_event(of_, "train_step")) {
+    for (int64_t i = random_.between(differs_ ? 0 : 1, 5); i > 0; --i) {
+      if (changes_member_ && random_.once_in(3)) write_member();
+      write_statement();
+    }
+    if (!differs_ && !has_event(of_, "backward") &&
+        !has_event(of_, "train_step")) {
       write_train_step();
     }
+    if (changes_member_) {
+      write_member();
+      write_last_steps();
+    }
+    if (differs_) write_difference();
+  }
+
+  void write_member() {
+    write("change_member", {random_.below(3)});
+    if (random_.once_in(6)) write("rebuild", {});
+  }
+
+  /// The first step after a member changed, and perhaps others.
+  void write_last_steps() {
+    if (random_.once_in(3)) {
+      write("evaluate", {random_.below(3), choose_batch()});
+    }
+    for (int64_t i = random_.between(1, 2); i > 0; --i) {
+      if (random_.once_in(2)) {
+        write_loop();
+      } else {
+        write_train_step();
+      }
+    }
+  }
+
+  /// Steps of one kind with one optimizer, a statement of one rank between
+  /// them, and a step in which the ranks can compare the result.
+  void write_difference() {
+    const int64_t optimizer = choose_optimizer();
+    const OptimizerSpec& spec = of_.optimizers[static_cast<size_t>(optimizer)];
+    const bool in_loop = has_loops_ && !spec.is_own && random_.once_in(2);
+    const auto write_steps = [&](int64_t count) {
+      for (; count > 0; --count) write_step_of(optimizer, in_loop);
+    };
+    write("no_sync", {0});
+    write("zero_grad", {1});
+    const int64_t before = random_.below(3);
+    write_steps(before);
+    const int64_t rank = random_.below(of_.ranks);
+    if (in_loop && random_.once_in(3)) {
+      write_gap(rank, optimizer);
+    } else if (random_.once_in(2)) {
+      write_other_weights(rank);
+    } else {
+      write_other_optimizer(rank, optimizer, before > 0);
+    }
+    write_steps(random_.between(2, 5));
+    write_step_of(-1, in_loop);
+  }
+
+  /// A step that updates with `optimizer`, or -1: with none.
+  void write_step_of(int64_t optimizer, bool in_loop) {
+    if (!in_loop) {
+      return write("train_step", {choose_batch(), optimizer, 0},
+                   random_.pick(losses_));
+    }
+    write("zero_grad", {random_.below(2)});
+    write_backward();
+    if (optimizer >= 0) write("update", {optimizer, 0});
+  }
+
+  /// A part of a step that one rank leaves out.
+  void write_gap(int64_t rank, int64_t optimizer) {
+    write("zero_grad", {1});
+    if (has_no_sync_ && random_.once_in(2)) {
+      write("one_rank_no_sync", {rank, choose_batch()}, random_.pick(losses_));
+      return write("update", {optimizer, 0});
+    }
+    write_backward();
+    write("one_rank_skips_update", {rank, optimizer, 0});
+  }
+
+  /// A change that only `rank` makes, or that all make.
+  void write_change_of(std::optional<int64_t> rank, const std::string& what,
+                       std::vector<int64_t> numbers) {
+    if (!rank) return write(what, std::move(numbers));
+    numbers.insert(numbers.begin(), *rank);
+    write(std::string(kOneRank) + what, std::move(numbers));
+  }
+
+  void write_other_weights(std::optional<int64_t> rank) {
+    std::vector<int64_t> fitting;
+    for (size_t p = 0; p < of_.parameters.size(); ++p) {
+      const Shape& shape = of_.parameters[p].shape;
+      const bool is_empty =
+          std::find(shape.begin(), shape.end(), 0) != shape.end();
+      if (!is_empty) fitting.push_back(static_cast<int64_t>(p));
+    }
+    if (random_.once_in(4)) return write_change_of(rank, "load_other", {});
+    int64_t how = random_.below(3);
+    // All ranks together may not write to memory that they share. A write
+    // through data() is not visible to the engine.
+    const bool is_of_all_ranks = of_.ranks > 1 && !rank;
+    if (is_of_all_ranks) how = of_.backend == "tcp" ? how & 2 : 2;
+    write_change_of(rank, "write",
+                    {random_.pick(fitting), how, random_.below(2)});
+  }
+
+  void write_other_optimizer(std::optional<int64_t> rank, int64_t optimizer,
+                             bool has_stepped) {
+    const OptimizerSpec& spec = of_.optimizers[static_cast<size_t>(optimizer)];
+    const bool has_state = spec.kind != "sgd" || spec.momentum > 0;
+    const int64_t act = random_.below(4);
+    if (act == 0 && has_state && has_stepped) {
+      return write_change_of(rank, "set_state", {optimizer, random_.below(2)});
+    }
+    if (act == 1 && !spec.is_own && spec.kind != "rmsprop") {
+      return write_change_of(rank, "raise_momentum", {optimizer});
+    }
+    if (act == 2 && !spec.is_own) {
+      return write_change_of(rank, "add_weight_decay",
+                             {optimizer, random_.between(1, 2)});
+    }
+    static const std::vector<int64_t> quarters{1, 2, 3, 5, 8};
+    write_change_of(rank, "multiply_rate", {optimizer, random_.pick(quarters)});
   }
 
   void write_statement() {
@@ -193,6 +322,7 @@ class ProgramGenerator {
       case 10:
         return write("evaluate", {random_.below(3), choose_batch()});
       case 11:
+      case 12:
         return write_change();
       default:
         return write_loop();
@@ -241,7 +371,7 @@ class ProgramGenerator {
   void write_change() {
     const int64_t parameter =
         random_.below(static_cast<int64_t>(of_.parameters.size()));
-    switch (random_.below(6)) {
+    switch (random_.below(8)) {
       case 0:
         return write("freeze", {parameter});
       case 1:
@@ -251,8 +381,10 @@ class ProgramGenerator {
       case 3:
         return write("rate", {random_.between(1, 3)});
       case 4:
-        write("change_member", {random_.between(1, 2)});
-        return write("rebuild", {});
+        return write_other_weights({});
+      case 5:
+      case 6:
+        return write_other_optimizer({}, choose_optimizer(), true);
       default:
         // After a train_step() ranks may share parameters. Each would scale
         // them.
@@ -282,6 +414,8 @@ class ProgramGenerator {
   Random random_;
   Case of_;
   std::vector<std::string> losses_;
+  bool differs_ = false;         // one rank does something else
+  bool changes_member_ = false;  // of the module
   bool has_loops_ = true;
   bool has_no_sync_ = false;
   bool is_local_ = false;

@@ -18,6 +18,8 @@ TEST(QuickPrograms, ArePlainLibTorch) {
         "program_hook_sees_the_gradient_of_the_batch_dp5",
         "program_own_sgd_on_three_devices_dp",
         "program_shards_without_weight_dp5",
+        "program_changed_member_dp",
+        "program_changed_member_tcp",
         "program_each_of_four_ranks_steps_with_adam_shm",
         "program_evaluates_loads_and_freezes_shm",
         "program_own_optimizer_and_updates_in_turn_shm",

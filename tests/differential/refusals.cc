@@ -134,8 +134,23 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return has_flaw(of, {"other_reset"}) && !of.has_factory;
        }},
+      {"one rank differs: parameters, options or state",
+       {"[parameters-differ]"},
+       [](const Case& of, const Trace&) {
+         return has_one_rank_that_differs(of);
+       }},
+      {"one rank differs: a write to what the ranks share",
+       {"[parameter-written]"},
+       [](const Case& of, const Trace&) {
+         return has_one_rank_that_differs(of);
+       }},
+      {"one rank differs: the calls of the ranks",
+       {"[comm]", "called different collectives"},
+       [](const Case& of, const Trace&) {
+         return has_one_rank_that_differs(of);
+       }},
       {"a member changed after the wrap",
-       {"[parallel] a replica", "rebuild()", "[replica-differs]"},
+       {"[parallel]", "rebuild()"},
        [](const Case& of, const Trace&) {
          return has_event(of, "change_member");
        }},

@@ -37,6 +37,26 @@ bool is_used(const Case& value, int number) {
                      [&](const Node& node) { return has(node.arguments); });
 }
 
+/// Returns the optimizer that an event names, or null.
+int64_t* optimizer_of(Event& event) {
+  static const std::set<std::string> names{"update",         "multiply_rate",
+                                           "raise_momentum", "add_weight_decay",
+                                           "set_state",      "skips_update"};
+  if (event.what == "train_step") return &event.numbers[1];
+  const bool is_second = is_of_one_rank(event);
+  const std::string what =
+      is_second ? event.what.substr(kOneRank.size()) : event.what;
+  return names.contains(what) ? &event.numbers[is_second ? 1 : 0] : nullptr;
+}
+
+/// Returns the parameter that an event names, or null.
+int64_t* parameter_of(Event& event) {
+  static const std::set<std::string> names{"freeze", "unfreeze", "scale",
+                                           "hook", "write"};
+  if (names.contains(event.what)) return event.numbers.data();
+  return event.what == "one_rank_write" ? &event.numbers[1] : nullptr;
+}
+
 /// With fewer samples in event `i`, and without what is special about it.
 void add_smaller_event(const Case& value, size_t i, Candidates& candidates) {
   const Event& event = value.history[i];
@@ -47,9 +67,11 @@ void add_smaller_event(const Case& value, size_t i, Candidates& candidates) {
   static const std::set<std::string> with_batch{
       "step",   "accumulate", "fail_loss", "fail_backward",
       "poison", "backward",   "train_step"};
-  // The batch is the first number of a step, the second of an evaluation.
-  const size_t batch = event.what == "evaluate" ? 1 : 0;
-  if (batch == 1 || with_batch.contains(event.what)) {
+  // The batch is the first number of a step, the second of others.
+  const bool is_second =
+      event.what == "evaluate" || event.what == "one_rank_no_sync";
+  const size_t batch = is_second ? 1 : 0;
+  if (is_second || with_batch.contains(event.what)) {
     for (const int64_t size : {value.shards, event.numbers[batch] - 1}) {
       if (size < 1 || size >= event.numbers[batch]) continue;
       Event smaller = event;
@@ -66,19 +88,26 @@ void add_smaller_event(const Case& value, size_t i, Candidates& candidates) {
     simpler.loss = "square";
     add(simpler);
   }
+  // With the first optimizer, or a train_step() with none.
+  Event first = event;
+  int64_t* const optimizer = optimizer_of(first);
+  const int64_t least = event.what == "train_step" ? -1 : 0;
+  if (optimizer && *optimizer > least) {
+    --*optimizer;
+    if (*optimizer < 0) first.numbers.back() = 0;
+    add(first);
+  }
+  // By the first rank.
+  if (is_of_one_rank(event) && event.numbers[0] > 0) {
+    Event simpler = event;
+    --simpler.numbers[0];
+    add(simpler);
+  }
   if (event.what != "train_step" && event.what != "update") return;
-  // Not clipped, with the first optimizer, with none.
+  // Not clipped.
   if (event.numbers.back() > 0) {
     Event simpler = event;
     simpler.numbers.back() = 0;
-    add(simpler);
-  }
-  const size_t optimizer = event.what == "update" ? 0 : 1;
-  const int64_t least = event.what == "update" ? 0 : -1;
-  if (event.numbers[optimizer] > least) {
-    Event simpler = event;
-    --simpler.numbers[optimizer];
-    if (simpler.numbers[optimizer] < 0) simpler.numbers.back() = 0;
     add(simpler);
   }
 }
@@ -94,9 +123,8 @@ void add_smaller_history(const Case& value, Candidates& candidates) {
 
 void add_simpler_optimizers(const Case& value, Candidates& candidates) {
   int64_t last = 0;
-  for (const Event& event : value.history) {
-    if (event.what == "update") last = std::max(last, event.numbers[0]);
-    if (event.what == "train_step") last = std::max(last, event.numbers[1]);
+  for (Event event : value.history) {
+    if (const auto* named = optimizer_of(event)) last = std::max(last, *named);
   }
   const int64_t count = last + 1;
   if (count < static_cast<int64_t>(value.optimizers.size())) {
@@ -144,7 +172,7 @@ void add_smaller_graphs(const Case& value, Candidates& candidates) {
   }
 }
 
-/// Without a parameter that no node reads, if it is the last one.
+/// Without a parameter that no node and no event names.
 void add_fewer_parameters(const Case& value, Candidates& candidates) {
   for (size_t p = 0; p < value.parameters.size(); ++p) {
     const auto number = static_cast<int64_t>(p);
@@ -158,6 +186,11 @@ void add_fewer_parameters(const Case& value, Candidates& candidates) {
     for (ParameterSpec& spec : smaller.parameters) {
       is_read = is_read || spec.tied_to == static_cast<int>(p);
       if (spec.tied_to > static_cast<int>(p)) --spec.tied_to;
+    }
+    for (Event& event : smaller.history) {
+      int64_t* const named = parameter_of(event);
+      is_read = is_read || (named && *named == number);
+      if (named && *named > number) --*named;
     }
     if (!is_read) {
       smaller.parameters.erase(smaller.parameters.begin() + number);
@@ -208,6 +241,10 @@ void add_simpler_options(const Case& value, Candidates& candidates) {
   if (value.ranks > 2) {
     Case fewer = value;
     --fewer.ranks;
+    for (Event& event : fewer.history) {
+      if (!is_of_one_rank(event)) continue;
+      event.numbers[0] = std::min(event.numbers[0], fewer.ranks - 1);
+    }
     if (value.kind == "ddp") fewer.shards = fewer.ranks;
     candidates.push_back(fewer);
   }

@@ -52,6 +52,10 @@ class Strategy {
   /// Begins or ends no_sync().
   virtual void set_synced(bool) {}
   virtual void rebuild() {}
+  /// Returns whether this is rank `rank` of several.
+  virtual bool is_rank(int64_t /*rank*/) const { return false; }
+  /// Waits until each rank has come to this point.
+  virtual void wait_for_ranks() {}
   /// Brings the buffers up to date, where that waits for the next forward.
   virtual void load_buffers() {}
 

@@ -18,7 +18,8 @@ struct Verdict {
   };
   Kind kind = Kind::kPassed;
   /// For a refusal, its cause. For a finding: difference (from plain LibTorch),
-  /// bits (of two strategies), error, crash or hang.
+  /// bits (of two strategies), error, crash or hang. If one rank differs and no
+  /// error says so: silence.
   std::string category{};
   std::string detail{};
 

@@ -45,6 +45,12 @@ class WrappedStrategy : public Strategy {
     if (!on) no_sync_.reset(new NoSync(model_->no_sync()));
   }
   void rebuild() override { model_->rebuild(); }
+  bool is_rank(int64_t rank) const override {
+    return world_.size() > 1 && world_.rank() == rank;
+  }
+  void wait_for_ranks() override {
+    if (world_.size() > 1) world_.barrier();
+  }
   void load_buffers() override { model_->load_buffers(); }
 
  protected:
