@@ -2,20 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/staging.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/control/worker_side.h"
+#include "lockstep/device/intra_op.h"
 
 namespace lockstep {
 namespace {
@@ -23,10 +26,12 @@ namespace {
 using torch::Tensor;
 
 constexpr size_t kAlignment = 64;
-constexpr uint64_t kMagic = 0x31746f687370616eULL;
+constexpr uint64_t kMagic = 0x32746f687370616eULL;
 
 // The kind of tensors in a part of a snapshot.
 enum Kind : size_t { kModel, kOptimizer, kRandom, kKinds };
+constexpr std::array<const char*, kKinds> kKindNames = {
+    "tensor", "optimizer state", "random state"};
 
 // A checksum, in hex.
 using Digest = std::array<char, 32>;
@@ -36,16 +41,33 @@ struct Section {
   Digest layout{};  // digest of names, types and shapes
 };
 
-// Beginning of a snapshot. The manifest's text follows, then the tensors.
+// Beginning of a snapshot. The manifest's text follows. At kPiecesAt there is a
+// list of pieces, which is the same in all snapshots of a run. The sums of the
+// pieces follow, as each worker copied them, and then the tensors.
 struct Header {
   uint64_t magic = kMagic;
   Digest identity{};  // digest of the run's name
   uint64_t info_bytes = 0;
+  uint64_t pieces = 0;
   std::array<Section, kKinds> sections;
+  Digest checksum{};  // of the other members, the manifest and the pieces
 };
-constexpr size_t kTensorsAt = size_t{64} << 10;
+constexpr size_t kPiecesAt = size_t{64} << 10;
+
+// A part of a tensor that has a sum of its own.
+struct Piece {
+  uint64_t at = 0;
+  uint64_t bytes = 0;
+  std::array<char, 112> name{};  // "tensor 'fc.weight'", perhaps cut short
+};
+
+// All of their bytes are values, so bytes can be compared.
+static_assert(std::has_unique_object_representations_v<Header> &&
+              std::has_unique_object_representations_v<Piece>);
 
 size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
+
+size_t sums_at(size_t pieces) { return kPiecesAt + pieces * sizeof(Piece); }
 
 Digest as_digest(const std::string& hex) {
   Digest digest{};
@@ -101,6 +123,69 @@ const Header& header_of(std::span<const std::byte> bytes) {
   return *reinterpret_cast<const Header*>(bytes.data());
 }
 
+const char* info_of(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const char*>(bytes.data()) + sizeof(Header);
+}
+
+// Returns the checksum that belongs into the header.
+Digest checksum_of_head(std::span<const std::byte> bytes) {
+  Header header = header_of(bytes);
+  header.checksum = {};
+  Checksum sum;
+  sum.add(std::as_bytes(std::span(&header, 1)));
+  sum.add(bytes.subspan(sizeof header, header.info_bytes));
+  sum.add(bytes.subspan(kPiecesAt, header.pieces * sizeof(Piece)));
+  return as_digest(sum.hex());
+}
+
+[[noreturn]] void refuse(const std::string& what,
+                         const std::string& expected = "",
+                         const std::string& got = "") {
+  throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
+                         .what = what,
+                         .expected = expected,
+                         .got = got});
+}
+
+void check_head(std::span<const std::byte> bytes) {
+  const bool has_header =
+      bytes.size() > kPiecesAt && header_of(bytes).magic == kMagic &&
+      header_of(bytes).info_bytes <= kPiecesAt - sizeof(Header) &&
+      header_of(bytes).pieces <=
+          (bytes.size() - kPiecesAt) / (sizeof(Piece) + sizeof(uint64_t));
+  if (!has_header || checksum_of_head(bytes) != header_of(bytes).checksum) {
+    refuse(
+        "the description of a snapshot in memory has changed since it was "
+        "saved");
+  }
+}
+
+// Throws if a tensor has changed. The head is right.
+void check_pieces(std::span<const std::byte> bytes, int64_t step) {
+  const size_t count = header_of(bytes).pieces;
+  const auto* pieces = reinterpret_cast<const Piece*>(bytes.data() + kPiecesAt);
+  const auto* sums =
+      reinterpret_cast<const uint64_t*>(bytes.data() + sums_at(count));
+  const auto sum_of = [&](const Piece& piece) {
+    return sum_of_bytes(bytes.subspan(piece.at, piece.bytes));
+  };
+  std::atomic<size_t> damaged = count;
+  intra_op_for(static_cast<int64_t>(count), [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end);
+         ++i) {
+      if (sum_of(pieces[i]) != sums[i]) damaged = i;
+    }
+  });
+  if (damaged == count) return;
+  const Piece& piece = pieces[damaged];
+  refuse(
+      fmt::format("{} has changed in the snapshot of step {} in memory since "
+                  "it was saved",
+                  piece.name.data(), step),
+      fmt::format("{:016x} as the sum of {} bytes", sums[damaged], piece.bytes),
+      fmt::format("{:016x}", sum_of(piece)));
+}
+
 // Returns the section's tensors, which must have the layout of `like`.
 NamedTensors section(std::span<const std::byte> bytes, Kind kind,
                      const NamedTensors& like) {
@@ -118,32 +203,38 @@ NamedTensors section(std::span<const std::byte> bytes, Kind kind,
 
 }  // namespace
 
-std::shared_ptr<const Snapshot> Snapshot::newest(const std::string& identity) {
-  if (control::control_block() == nullptr) return nullptr;
-  auto memory = control::SnapshotMemory::find(*control::control_block());
+std::shared_ptr<const Snapshot> Snapshot::newest(
+    const std::string& identity, const control::ControlBlock* block) {
+  if (block == nullptr) return nullptr;
+  auto memory = control::SnapshotMemory::find(*block);
   if (!memory) return nullptr;
-  const auto saved = memory->newest();
-  if (!saved) return nullptr;
-  std::shared_ptr<const Snapshot> found(new Snapshot(*memory, saved->bytes));
-  const bool is_ours = header_of(saved->bytes).identity == as_digest(identity);
-  return is_ours ? found : nullptr;
+  for (const auto& saved : memory->complete()) {
+    try {
+      std::shared_ptr<const Snapshot> found(new Snapshot(*memory, saved.bytes));
+      if (header_of(saved.bytes).identity == as_digest(identity)) return found;
+    } catch (const CheckpointError& error) {
+      // The other workers of the node see the same, or find the snapshot gone.
+      if (block->own_slot() != 0) continue;
+      log_warning(
+          "checkpoint",
+          fmt::format("{}; the run continues from an earlier state. A bit "
+                      "changed in the memory of this host: if that happens "
+                      "again, replace it",
+                      text_of(error)));
+      memory->discard(saved);
+    }
+  }
+  return nullptr;
 }
 
 Snapshot::Snapshot(control::SnapshotMemory memory,
                    std::span<const std::byte> bytes)
     : memory_(std::move(memory)), bytes_(bytes) {
-  const bool has_header =
-      bytes.size() > kTensorsAt && header_of(bytes).magic == kMagic &&
-      header_of(bytes).info_bytes < kTensorsAt - sizeof(Header);
-  if (!has_header) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = "the memory for snapshots holds none"});
-  }
-  info_ = parse_manifest(
-              "the snapshot in memory",
-              {reinterpret_cast<const char*>(bytes.data()) + sizeof(Header),
-               header_of(bytes).info_bytes})
+  check_head(bytes);
+  info_ = parse_manifest("the snapshot in memory",
+                         {info_of(bytes), header_of(bytes).info_bytes})
               .info;
+  check_pieces(bytes, info_.step);
 }
 
 void Snapshot::load(const NamedTensors& module) const {
@@ -165,18 +256,43 @@ OptimizerState Snapshot::random_state() const {
 // Places of the tensors, which are the same in every snapshot of a run.
 struct SnapshotWriter::Layout {
   std::array<Section, kKinds> sections;
-  size_t bytes = kTensorsAt;
+  std::vector<Piece> pieces;  // in the order of a CopyPlan
+  size_t bytes = 0;
 
   explicit Layout(const std::array<NamedTensors, kKinds>& tensors) {
+    size_t count = 0;
+    for (const NamedTensors& some : tensors) {
+      for (const auto& [name, tensor] : some) {
+        count += CopyPlan::pieces_of(tensor);
+      }
+    }
+    bytes = aligned(sums_at(count) + count * sizeof(uint64_t));
     for (size_t kind = 0; kind < kKinds; ++kind) {
       sections[kind] = {.at = bytes, .layout = layout_of(tensors[kind])};
-      bytes += bytes_of(tensors[kind]);
+      for (const auto& [name, tensor] : tensors[kind]) {
+        add_pieces(fmt::format("{} '{}'", kKindNames[kind], name), tensor);
+        bytes += aligned(tensor.nbytes());
+      }
+    }
+  }
+
+  void add_pieces(const std::string& name, const Tensor& tensor) {
+    for (size_t at = 0; at < tensor.nbytes(); at += CopyPlan::kPieceBytes) {
+      Piece& piece = pieces.emplace_back();
+      piece.at = bytes + at;
+      piece.bytes = std::min(CopyPlan::kPieceBytes, tensor.nbytes() - at);
+      std::copy_n(name.begin(), std::min(name.size(), piece.name.size() - 1),
+                  piece.name.begin());
     }
   }
 };
 
-SnapshotWriter::SnapshotWriter(int64_t every, const std::string& identity)
-    : every_(control::may_wait() ? every : 0), identity_(identity) {}
+SnapshotWriter::SnapshotWriter(int64_t every, const std::string& identity,
+                               const control::ControlBlock* block)
+    : block_(block),
+      every_(block != nullptr && block->header().may_wait.load() != 0 ? every
+                                                                      : 0),
+      identity_(identity) {}
 
 SnapshotWriter::~SnapshotWriter() = default;
 
@@ -187,7 +303,7 @@ bool SnapshotWriter::is_due(int64_t step, bool is_last) const {
 void SnapshotWriter::save(const CheckpointContent& content) {
   const torch::NoGradGuard no_grad;
   const Stopwatch watch;
-  const control::ControlBlock& block = *control::control_block();
+  const control::ControlBlock& block = *block_;
   const bool is_first = block.own_slot() == 0;
   std::array<NamedTensors, kKinds> tensors;
   tensors[kModel] = content.model;
@@ -207,14 +323,17 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     }
   }
   plan.keep_share(block.own_slot(), block.workers());
-  plan.run();
+  const size_t pieces = layout_->pieces.size();
+  plan.run_and_sum(
+      {reinterpret_cast<uint64_t*>(slot.data() + sums_at(pieces)), pieces});
   if (is_first) {
     const std::string info =
         format_manifest({.info = content.info, .files = {}, .not_finite = {}});
-    const Header header{.identity = as_digest(identity_),
-                        .info_bytes = info.size(),
-                        .sections = layout_->sections};
-    if (sizeof(Header) + info.size() > kTensorsAt) {
+    Header header{.identity = as_digest(identity_),
+                  .info_bytes = info.size(),
+                  .pieces = pieces,
+                  .sections = layout_->sections};
+    if (sizeof(Header) + info.size() > kPiecesAt) {
       throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
                              .what = "the snapshot's description is too long",
                              .got = fmt::format("{} bytes", info.size()),
@@ -222,6 +341,10 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     }
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, info.data(), info.size());
+    std::memcpy(slot.data() + kPiecesAt, layout_->pieces.data(),
+                pieces * sizeof(Piece));
+    header.checksum = checksum_of_head(slot);
+    std::memcpy(slot.data(), &header, sizeof header);
   }
   // Repeated steps belong to another attempt.
   constexpr int kAttemptBits = 20;

@@ -9,17 +9,24 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/writer.h"
+#include "lockstep/control/control_block.h"
 #include "lockstep/control/snapshot_memory.h"
+#include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 
 /// A snapshot in memory that the agent of this node holds.
 class Snapshot : public SavedState {
  public:
-  /// Returns the newest complete snapshot of the run `identity`; nothing
-  /// without an agent or before the first one. Throws CheckpointError if the
-  /// memory has something other than a snapshot.
-  static std::shared_ptr<const Snapshot> newest(const std::string& identity);
+  /// Returns the newest complete snapshot of the run `identity` whose bytes are
+  /// those that were saved. Returns nothing without an agent or before the
+  /// first snapshot.
+  ///
+  /// Reads all of it. If a bit has changed, the worker with local rank 0 warns,
+  /// naming the tensor, and the snapshot before is tried.
+  static std::shared_ptr<const Snapshot> newest(
+      const std::string& identity,
+      const control::ControlBlock* block = control::control_block());
 
   const CheckpointInfo& info() const { return info_; }
   using SavedState::load;
@@ -28,6 +35,7 @@ class Snapshot : public SavedState {
   OptimizerState random_state() const override;
 
  private:
+  /// Throws CheckpointError if the bytes are not those that were saved.
   Snapshot(control::SnapshotMemory memory, std::span<const std::byte> bytes);
 
   control::SnapshotMemory memory_;
@@ -42,7 +50,8 @@ class SnapshotWriter {
  public:
   /// `every`: number of steps between snapshots. 0, or without an agent that
   /// would replace a worker: never.
-  SnapshotWriter(int64_t every, const std::string& identity);
+  SnapshotWriter(int64_t every, const std::string& identity,
+                 const control::ControlBlock* block = control::control_block());
   ~SnapshotWriter();
 
   bool is_due(int64_t step, bool is_last) const;
@@ -54,6 +63,7 @@ class SnapshotWriter {
  private:
   struct Layout;
 
+  const control::ControlBlock* block_;
   int64_t every_ = 0;
   const std::string identity_;
   std::unique_ptr<Layout> layout_;  // same in all snapshots of the run

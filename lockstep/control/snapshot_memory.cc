@@ -109,11 +109,23 @@ size_t SnapshotMemory::newest_slot() const {
   return stamp_of(0) > stamp_of(1) ? 0 : 1;
 }
 
-std::optional<SnapshotMemory::Saved> SnapshotMemory::newest() const {
-  const size_t slot = newest_slot();
-  const uint64_t stamp = stamp_of(slot);
-  if (stamp == 0) return std::nullopt;
-  return Saved{stamp, content(slot)};
+std::vector<SnapshotMemory::Saved> SnapshotMemory::complete() const {
+  std::vector<Saved> saved;
+  const size_t newest = newest_slot();
+  for (const size_t slot : {newest, 1 - newest}) {
+    const uint64_t stamp = stamp_of(slot);
+    if (stamp == 0) continue;
+    saved.push_back({.slot = slot, .stamp = stamp, .bytes = content(slot)});
+  }
+  return saved;
+}
+
+void SnapshotMemory::discard(const Saved& saved) {
+  // If only one mark were removed, the slot would look complete as soon as that
+  // worker has saved the same step again.
+  for (int worker = 0; worker < block_.workers(); ++worker) {
+    mark(saved.slot, worker).store(0);
+  }
 }
 
 std::span<std::byte> SnapshotMemory::begin() {

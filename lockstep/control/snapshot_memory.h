@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lockstep/control/control_block.h"
 #include "lockstep/shm/segment.h"
@@ -29,11 +30,16 @@ class SnapshotMemory {
   size_t bytes() const { return bytes_; }
 
   struct Saved {
+    size_t slot = 0;
     uint64_t stamp = 0;
     std::span<const std::byte> bytes;
   };
-  /// Returns the complete snapshot with the largest stamp, if there is one.
-  std::optional<Saved> newest() const;
+  /// Returns the complete snapshots, that with the largest stamp first.
+  std::vector<Saved> complete() const;
+  /// Makes a snapshot incomplete, because its bytes are damaged. Otherwise
+  /// begin() would keep it and return the slot of an older one. One worker of
+  /// the node calls this, while no worker is between begin() and end().
+  void discard(const Saved& saved);
 
   /// Returns the slot to fill, which is not the newest. It becomes a snapshot
   /// when every worker of the node has called end() with the same stamp. The

@@ -5,8 +5,10 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/log.h"
+#include "lockstep/device/tensor_checksum.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -99,5 +101,19 @@ at::Tensor cast_for_products(const at::Tensor& x) {
 }
 
 void drop_cast_weights() { at::autocast::clear_cache(); }
+
+void CastWatch::follow(const std::vector<at::Tensor>& weights) {
+  if (!has_autocast()) return seen_.reset();
+  Fnv1a hash;
+  for (const at::Tensor& weight : weights) {
+    const bool has_version = !weight.is_inference();
+    hash.add_unit(has_version ? static_cast<uint64_t>(weight._version()) : 0);
+    hash.add_unit(reinterpret_cast<uintptr_t>(weight.const_data_ptr()));
+    // torch::optim::SGD writes without a new version.
+    if (weight.is_cpu()) hash.add_unit(sample_of(weight));
+  }
+  if (seen_ && *seen_ != hash.value()) drop_cast_weights();
+  seen_ = hash.value();
+}
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -62,5 +64,18 @@ at::Tensor cast_for_products(const at::Tensor& x);
 /// Drops the copies of weights in smaller types. Call it when the weights have
 /// changed.
 void drop_cast_weights();
+
+/// Notices weights that changed within an AutocastScope, such as one around a
+/// whole loop.
+class CastWatch {
+ public:
+  /// Drops the copies of weights if one of `weights` was written to or moved
+  /// since the last call. Does nothing without autocast. Call it before a
+  /// forward.
+  void follow(const std::vector<at::Tensor>& weights);
+
+ private:
+  std::optional<uint64_t> seen_;
+};
 
 }  // namespace lockstep

@@ -1,8 +1,10 @@
 #include "lockstep/device/tensor_checksum.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "lockstep/device/random.h"
@@ -28,6 +30,22 @@ std::string checksum_of(const torch::Tensor& tensor) {
   const bool is_strided = tensor.layout() == torch::kStrided;
   add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
   return sum.hex();
+}
+
+uint64_t sum_of_words(const torch::Tensor& tensor) {
+  constexpr size_t kWords = 8;  // that the processor can add at the same time
+  constexpr size_t kBytes = kWords * sizeof(uint64_t);
+  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  const size_t size = tensor.nbytes();
+  std::array<uint64_t, kWords> sums{};
+  std::array<uint64_t, kWords> words{};
+  for (size_t at = 0; at < size; at += kBytes) {
+    const size_t count = std::min(kBytes, size - at);
+    if (count < kBytes) words = {};
+    std::memcpy(words.data(), data + at, count);
+    for (size_t i = 0; i < kWords; ++i) sums[i] += words[i];
+  }
+  return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
 }
 
 uint64_t sample_of(const torch::Tensor& tensor) {

@@ -23,6 +23,13 @@ class AdamW final : public Optimizer {
     }
   }
 
+  std::string options_text() const override {
+    const auto [beta1, beta2] = options_.betas();
+    return fmt::format("AdamW: lr {}, betas {}, {}, eps {}, weight_decay {}",
+                       lr(), beta1, beta2, options_.eps(),
+                       options_.weight_decay());
+  }
+
  private:
   void update_block(size_t block, const Tensor& parameter,
                     const Tensor& gradient) override {

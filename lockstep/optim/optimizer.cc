@@ -5,11 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
+#include "lockstep/device/reserved_memory.h"
+#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/blocks.h"
 
 namespace lockstep::optim {
@@ -149,6 +152,7 @@ void Optimizer::partition_state(const std::vector<Device>& devices) {
   std::move(moved.begin(), moved.end(), slots_.begin());
   placement_ = std::move(placement);
   scratch_.clear();
+  memory_.stop();
   // Before a step has gradients, there is room for a whole tensor of a slot.
   allocate_state();
 }
@@ -156,8 +160,14 @@ void Optimizer::partition_state(const std::vector<Device>& devices) {
 void Optimizer::update(int64_t block, const Tensor& gradient) {
   const auto at = static_cast<size_t>(block);
   Tensor& parameter = parameter_views_[at];
+  const auto print = [&] { return print_of_block(at); };
+  if (memory_.is_on() && !memory_.unseal(at, print)) {
+    changed_ = parameter_of(at) + 1;
+  }
   if (parameter.device() == placement_.device_of(at)) {
-    return update_block(at, parameter, gradient);
+    update_block(at, parameter, gradient);
+    if (memory_.is_on()) memory_.seal(at, print);
+    return;
   }
   const size_t owner = placement_.owner_of(at);
   const Device home = place_of(parameter);
@@ -171,6 +181,59 @@ void Optimizer::update(int64_t block, const Tensor& gradient) {
   const Tensor copy = copy_of(parameter, scratch_[owner].parameter);
   update_block(at, copy, copy_of(gradient, scratch_[owner].gradient));
   copy_over({device, home}, parameter, copy);
+}
+
+void Optimizer::check_memory(const void* owner, bool all) {
+  const bool is_on = owner != nullptr && parameters_.front().is_cpu();
+  if (!is_on || owner != owner_) memory_.stop();
+  owner_ = owner;
+  if (is_on && !memory_.is_on()) memory_.start(blocks().size(), all);
+}
+
+std::optional<size_t> Optimizer::changed_parameter() const {
+  const size_t changed = changed_;
+  return changed == 0 ? std::nullopt : std::optional(changed - 1);
+}
+
+int64_t Optimizer::version_of(size_t p) const {
+  const auto version = [](const Tensor& tensor) -> int64_t {
+    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+  };
+  int64_t sum = version(parameters_[p]);
+  for (const Slot& slot : slots_) sum += version(slot.tensor(p));
+  return sum;
+}
+
+void Optimizer::note_loaded(const Slot& slot, size_t p, const Tensor& state) {
+  if (reserved_number(slot.tensor(p))) return;
+  Fnv1a hash;
+  hash.add_unit(loaded_);
+  hash.add_unit(p);
+  hash.add(slot.name());
+  hash.add(checksum_of(state));
+  loaded_ = hash.value();
+}
+
+void Optimizer::follow_writes() {
+  versions_.resize(parameters_.size());
+  std::vector<bool> is_written(parameters_.size());
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    is_written[p] = versions_[p] != version_of(p);
+  }
+  for (size_t b = 0; b < blocks().size(); ++b) {
+    if (is_written[parameter_of(b)]) memory_.forget(b);
+  }
+}
+
+MemoryWatch::Print Optimizer::print_of_block(size_t block) const {
+  MemoryWatch::Print print;
+  const auto add = [&](const Tensor& tensor) {
+    print.sum = print.sum * 31 + sum_of_words(tensor);
+    print.sample = print.sample * 31 + sample_of(tensor);
+  };
+  add(parameter_views_[block]);
+  for (const Slot& slot : slots_) add(slot.view(block));
+  return print;
 }
 
 void Optimizer::add_step_counts() {
@@ -199,6 +262,21 @@ int64_t Optimizer::state_bytes() const {
     }
   }
   return bytes;
+}
+
+void Optimizer::for_each_state(
+    const std::function<void(const std::string& name, size_t p,
+                             const Tensor& state)>& visit) const {
+  static const std::string kStep = "step";
+  for (const Slot& slot : slots_) {
+    if (!slot.is_allocated()) continue;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      if (slot.tensor(p).defined()) visit(slot.name(), p, slot.tensor(p));
+    }
+  }
+  for (size_t p = 0; p < step_counts_.size(); ++p) {
+    visit(kStep, p, step_counts_[p]);
+  }
 }
 
 Tensor Optimizer::whole_state(const Slot& slot, size_t p) const {
@@ -231,11 +309,13 @@ void Optimizer::load_state_dict(const std::map<std::string, Tensor>& state) {
       checked_entry(state, fmt::format("step.{}", p), {}, torch::kFloat);
     }
   }
+  memory_.stop();
   torch::NoGradGuard no_grad;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     for (Slot& slot : slots_) {
-      slot.load(p, state.at(fmt::format("{}.{}", slot.name(), p)),
-                parameters_[p], placement_);
+      const Tensor& loaded = state.at(fmt::format("{}.{}", slot.name(), p));
+      note_loaded(slot, p, loaded);
+      slot.load(p, loaded, parameters_[p], placement_);
     }
     if (!step_counts_.empty()) {
       step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));
@@ -325,13 +405,23 @@ void Optimizer::begin_step(const std::vector<bool>& has_gradient) {
     check_layout(i);
     moved = moved || parameters_[i].const_data_ptr() != data_[i];
   }
-  if (moved) refresh_views();
+  if (moved) {
+    refresh_views();
+    memory_.stop();
+  }
   allocate_state();
+  if (memory_.is_on()) {
+    memory_.begin_step();
+    follow_writes();
+  }
   ++steps_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (has_gradient[i]) torch::autograd::impl::bump_version(parameters_[i]);
   }
   count_step(has_gradient);
+  for (size_t i = 0; i < parameters_.size() && memory_.is_on(); ++i) {
+    versions_[i] = version_of(i);
+  }
 }
 
 void Optimizer::check_not_shared() const {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +17,7 @@
 
 #include "lockstep/device/device.h"
 #include "lockstep/optim/block.h"
+#include "lockstep/optim/memory_watch.h"
 #include "lockstep/optim/placement.h"
 #include "lockstep/optim/slot.h"
 
@@ -83,6 +86,29 @@ class Optimizer {
   bool has_own_state() const { return has_own_state_; }
   /// Returns whether some of the state is in memory that ranks share.
   bool has_shared_state() const { return has_shared_state_; }
+  /// Makes update() check that the memory of a block, its parameter and its
+  /// state, is as the last update left it (MemoryWatch). For blocks that only
+  /// this rank updates, so that no other rank has a copy to compare with.
+  /// `owner` decides which blocks those are; null: no checks. Writes that
+  /// increment a tensor's version are allowed. Works on the CPU. `all`: all
+  /// blocks in each step, and not in turns.
+  void check_memory(const void* owner, bool all = false);
+  /// Returns the index of the parameter of a block that check_memory() found
+  /// changed.
+  std::optional<size_t> changed_parameter() const;
+
+  /// Returns what must be equal on all ranks besides parameters and state: a
+  /// line with the options of each group.
+  virtual std::string options_text() const = 0;
+  /// Returns a hash of all state that the program has loaded into this
+  /// optimizer. It must be equal on all ranks. Ranks that share the memory of
+  /// the state would otherwise mix what each of them has loaded.
+  uint64_t loaded() const { return loaded_; }
+  /// Calls `visit` with the name of a slot, the index of a parameter and its
+  /// state, for all state that is allocated in one piece.
+  void for_each_state(
+      const std::function<void(const std::string& name, size_t p,
+                               const torch::Tensor& state)>& visit) const;
   /// Returns the bytes of the state, even if it is not allocated yet.
   virtual int64_t state_bytes() const;
   /// Returns the state by name: "momentum_buffer.<i>", "exp_avg.<i>", ...,
@@ -121,6 +147,9 @@ class Optimizer {
       const std::map<std::string, torch::Tensor>& state, const std::string& key,
       at::IntArrayRef sizes, at::ScalarType type);
   virtual void count_step(const std::vector<bool>&) {}
+  /// Adds to loaded() the `state` of parameter `p`, which may be undefined.
+  /// Leaves out a slot of which each rank has a part.
+  void note_loaded(const Slot& slot, size_t p, const torch::Tensor& state);
 
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> step_counts_;  // by parameter, or empty
@@ -134,6 +163,12 @@ class Optimizer {
   void check_not_shared() const;
   void check_partition(const std::vector<Device>& devices) const;
   void note_sharing(const Slot& slot);
+  /// Breaks the seals of blocks whose tensors were written to since the last
+  /// step.
+  void follow_writes();
+  /// Returns the number of writes to a parameter and its state.
+  int64_t version_of(size_t p) const;
+  MemoryWatch::Print print_of_block(size_t block) const;
   torch::Tensor whole_state(const Slot& slot, size_t p) const;
   /// Makes scratch_ and step_copies_.
   void allocate_copies();
@@ -161,6 +196,12 @@ class Optimizer {
   std::vector<Layout> layouts_;    // of the parameters and of their state
   bool has_shared_state_ = false;
   bool has_own_state_ = false;
+  uint64_t loaded_ = 0;
+  // For check_memory().
+  const void* owner_ = nullptr;
+  MemoryWatch memory_;
+  std::vector<int64_t> versions_;    // by parameter
+  std::atomic<size_t> changed_ = 0;  // 1 + parameter; 0: none
 };
 
 /// Returns each of `parameters` once, in the order of its first occurrence, as

@@ -35,6 +35,12 @@ class SGD final : public Optimizer {
     momentum_ = &add_slot("momentum_buffer", options_.make_state());
   }
 
+  std::string options_text() const override {
+    return fmt::format("SGD: lr {}, momentum {}, weight_decay {}, nesterov {}",
+                       lr(), options_.momentum(), options_.weight_decay(),
+                       options_.nesterov());
+  }
+
  private:
   void update_block(size_t block, const Tensor& parameter,
                     const Tensor& gradient) override {

@@ -5,6 +5,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Type.h>
+#include <fmt/format.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -86,6 +87,20 @@ class TorchSgd final : public TorchOptimizer {
            step.momentum != 0 ? momentum_->view(block) : Tensor(), step);
   }
 
+  // A parameter without momentum makes its first step.
+  std::string options_text() const override {
+    std::string text;
+    for (size_t g = 0; g < steps_of_group_.size(); ++g) {
+      const SgdStep& step = steps_of_group_[g];
+      text += fmt::format(
+          "group {}: SGD, lr {}, momentum {}, dampening {}, weight_decay {}, "
+          "nesterov {}, {} of its parameters had a step with momentum\n",
+          g, step.lr, step.momentum, step.dampening, step.weight_decay,
+          step.nesterov, count_buffers(g));
+    }
+    return text;
+  }
+
   std::map<std::string, Tensor> state_dict() const override {
     std::map<std::string, Tensor> state = Optimizer::state_dict();
     if (momentum_ != nullptr) state["has_momentum_buffer.0"] = has_buffer();
@@ -108,6 +123,16 @@ class TorchSgd final : public TorchOptimizer {
 
  private:
   using State = torch::optim::SGDParamState;
+
+  int64_t count_buffers(size_t group) const {
+    int64_t count = 0;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const auto* const state = find_state<State>(p);
+      count += group_of(p) == group && state != nullptr &&
+               state->momentum_buffer().defined();
+    }
+    return count;
+  }
 
   // Returns whether each parameter has a momentum buffer. With dampening, a
   // first step differs from a step that starts from zeros.
@@ -174,12 +199,14 @@ class TorchAdam final : public TorchOptimizer {
 
   void release_state() override {
     for (size_t p = 0; p < parameters_.size(); ++p) {
-      State& state = state_of<State>(p);
-      state.exp_avg(released(exp_avg_, p, state.exp_avg()));
-      state.exp_avg_sq(released(exp_avg_sq_, p, state.exp_avg_sq()));
+      // step() of the torch optimizer expects tensors in all state it finds.
+      State* const state = find_state<State>(p);
+      if (state == nullptr) continue;
+      state->exp_avg(released(exp_avg_, p, state->exp_avg()));
+      state->exp_avg_sq(released(exp_avg_sq_, p, state->exp_avg_sq()));
       if (max_exp_avg_sq_ == nullptr) continue;
-      state.max_exp_avg_sq(
-          released(*max_exp_avg_sq_, p, state.max_exp_avg_sq()));
+      state->max_exp_avg_sq(
+          released(*max_exp_avg_sq_, p, state->max_exp_avg_sq()));
     }
   }
 
@@ -200,6 +227,20 @@ class TorchAdam final : public TorchOptimizer {
            maxima, step_count_of(block), options.lr(), beta1, beta2,
            options.weight_decay(), options.eps(), options.amsgrad(),
            /*maximize=*/false, {}, {});
+  }
+
+  std::string options_text() const override {
+    std::string text;
+    for (size_t g = 0; g < options_.size(); ++g) {
+      const Options& options = options_[g];
+      const auto [beta1, beta2] = options.betas();
+      text += fmt::format(
+          "group {}: {}, lr {}, betas {}, {}, eps {}, weight_decay {}, amsgrad "
+          "{}\n",
+          g, kIsDecoupled ? "AdamW" : "Adam", options.lr(), beta1, beta2,
+          options.eps(), options.weight_decay(), options.amsgrad());
+    }
+    return text;
   }
 
   void load_state_dict(const std::map<std::string, Tensor>& state) override {
@@ -355,6 +396,7 @@ bool TorchOptimizer::is_for(const torch::optim::Optimizer& optimizer) const {
 Tensor TorchOptimizer::taken(const Slot& slot, size_t p, const Tensor& state) {
   Tensor tensor = slot.tensor(p);
   if (state.is_same(tensor)) return tensor;
+  note_loaded(slot, p, state);
   const torch::NoGradGuard no_grad;
   return state.defined() ? tensor.copy_(state) : tensor.zero_();
 }

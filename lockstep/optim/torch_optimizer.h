@@ -62,8 +62,7 @@ class TorchOptimizer : public Optimizer {
   /// Returns the slot's tensor for parameter `p`, with the values of `state`, a
   /// tensor of the torch optimizer's state. If it is undefined, the values are
   /// zeros.
-  static torch::Tensor taken(const Slot& slot, size_t p,
-                             const torch::Tensor& state);
+  torch::Tensor taken(const Slot& slot, size_t p, const torch::Tensor& state);
   /// Returns a copy of `state` if it is the slot's tensor for `p`, and
   /// otherwise `state` itself.
   static torch::Tensor released(const Slot& slot, size_t p,

@@ -76,7 +76,8 @@ DataParallelOptions step_options(
       .shards(options.shards())
       .intra_op_threads(options.intra_op_threads())
       .seed(options.seed())
-      .verify_first_step(options.verify_first_step());
+      .verify_first_step(options.verify_first_step())
+      .verify_memory(options.verify_memory());
 }
 
 /// Returns the number of samples of the first tensor in `inputs` that is not
@@ -128,7 +129,7 @@ Engine::Engine(ModuleSource module, std::vector<Device> devices,
       ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
       local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
   make_deterministic(devices_);
-  group();
+  weights_ = group().parameters();
   if (world_.size() > 1) follow_layout();
 }
 
@@ -187,6 +188,7 @@ ddp::Reducer& Engine::reducer() {
 // Loops written by the user.
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
+  cast_watch_.follow(weights_);
   if (exchange_) {
     group().follow_module();
     exchange_->load_buffers();
@@ -202,6 +204,7 @@ IValue Engine::forward(const std::vector<IValue>& inputs) {
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
                      const std::function<IValue()>& forward) {
+  cast_watch_.follow(weights_);
   if (!torch::GradMode::is_enabled()) return run_module(forward);
   const int64_t samples = samples_of(inputs, ddp_options_.dim());
   // If the ranks still shared the parameters, each rank would update them.
@@ -249,6 +252,8 @@ void Engine::check_parameters_are_known() const {
 void Engine::note_parameters(const ModuleHandle& module) {
   module_parameters_.clear();
   parameter_names_.clear();
+  weights_.clear();
+  for (const auto& item : module.parameters) weights_.push_back(item.second);
   // With one rank, the module may change its parameters, as without a wrapper.
   if (world_.size() == 1) return;
   for (const auto& [name, parameter] : module.parameters) {
@@ -310,6 +315,7 @@ void Engine::follow_layout() {
   exchange_ =
       make_rank_exchange(world_, group_->original(), group_->parameters(),
                          group_->shards(), devices_, options_.zero(), hook_);
+  if (options_.verify_memory()) exchange_->common_state().compare_all();
   exchange_build_ = group_->build();
   layout_ = layout_of(group_->parameters());
   group_->cast_weights().reset();
@@ -484,6 +490,7 @@ void Engine::set_comm_hook(const CommHook& hook) {
 
 void Engine::rebuild() {
   group().rebuild();
+  weights_ = group().parameters();
   if (!module_parameters_.empty()) note_parameters(group_->original());
 }
 

@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/device.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/options.h"
@@ -132,7 +133,7 @@ class Engine {
   /// Throws ParallelError for a parameter that was registered after the module
   /// was wrapped.
   void check_parameters_are_known() const;
-  /// Records the parameters for run_module().
+  /// Records the parameters for run_module() and cast_watch_.
   void note_parameters(const ModuleHandle& module);
   /// Returns whether gradients stay on this rank.
   bool is_local() const { return !is_synced_ && world_.size() > 1; }
@@ -178,6 +179,8 @@ class Engine {
   std::vector<torch::Tensor> layout_;
   int64_t exchange_build_ = 0;  // group_->build() when exchange_ was made
   std::shared_ptr<ddp::Reducer> reducer_;
+  std::vector<torch::Tensor> weights_;  // all parameters, for cast_watch_
+  CastWatch cast_watch_;
   bool has_watched_ = false;  // whether watch() has run a forward
   // The module's parameters and their names, for run_module().
   std::vector<torch::Tensor> module_parameters_;

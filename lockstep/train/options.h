@@ -98,7 +98,8 @@ struct CheckpointOptions {
 struct VerifyOptions {
   /// Steps between comparisons of the parameters and the optimizer's state of
   /// ranks that have their own copies (tcp, nccl). 0: never. Snapshots are
-  /// taken at these steps.
+  /// taken at these steps. 1: train_step() also checks all memory in each step
+  /// (DataParallelOptions::verify_memory).
   TORCH_ARG(int64_t, every) = 10;
   /// Steps between those whose gradients are all computed twice, and a third
   /// time where they differ (TrainStepOptions::verify_gradients). 0: never.

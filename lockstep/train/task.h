@@ -69,6 +69,9 @@ class Task {
 
   /// Returns a batch in the form that the model takes. Called before each step.
   virtual data::Batch prepare(data::Batch batch) const { return batch; }
+  /// Returns whether the replicas have to be made again, because the program
+  /// changed the module since the last call. Called before each step.
+  virtual bool take_rebuild() { return false; }
   /// Returns the callbacks that the run calls.
   virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
   /// Computes the loss of a shard from the model's output and the batch's

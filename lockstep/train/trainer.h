@@ -58,6 +58,11 @@ class TrainerBase {
   /// module throw.
   RunReport fit(const TrainOptions& options, const ProcessGroup& group = {});
 
+  /// Makes the replicas again before the next step. Call it on every rank, from
+  /// a callback, after a change that replicas don't follow: of a member of a
+  /// submodule, or of an element of a vector.
+  void rebuild() { wants_rebuild_ = true; }
+
  protected:
   using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
                                  std::unique_ptr<torch::optim::Optimizer>>;
@@ -79,6 +84,7 @@ class TrainerBase {
 
  private:
   friend class TrainerTask;
+  bool wants_rebuild_ = false;
 
   virtual bool has_step() const = 0;
   virtual bool has_optimizer() const = 0;

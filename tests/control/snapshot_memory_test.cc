@@ -44,11 +44,11 @@ struct Node {
   }
   // "stamp first last" of the newest.
   std::string newest() const {
-    const auto saved = memory[0]->newest();
-    if (!saved) return "none";
-    return std::to_string(saved->stamp) + " " +
-           static_cast<char>(saved->bytes[0]) +
-           static_cast<char>(saved->bytes[kBytes - 1]);
+    const auto saved = memory[0]->complete();
+    if (saved.empty()) return "none";
+    return std::to_string(saved[0].stamp) + " " +
+           static_cast<char>(saved[0].bytes[0]) +
+           static_cast<char>(saved[0].bytes[kBytes - 1]);
   }
 
   ControlBlock block = ControlBlock::create(2);
@@ -80,6 +80,22 @@ TEST(SnapshotMemory, KeepsTheFormerWhenAWorkerIsKilledAmidTheNext) {
     node.save('c', 3);
     EXPECT_EQ(node.newest(), "3 cc");
   }
+}
+
+TEST(SnapshotMemory, FillsTheSlotThatWasDiscarded) {
+  Node node;
+  node.save('a', 1);
+  node.save('b', 2);
+  EXPECT_EQ(node.memory[0]->complete().size(), 2);
+  node.memory[0]->discard(node.memory[0]->complete()[0]);
+  EXPECT_EQ(node.newest(), "1 aa");
+  node.fill(0, 'c');
+  node.memory[0]->end(2);
+  EXPECT_EQ(node.newest(), "1 aa");
+  node.fill(1, 'c');
+  node.memory[1]->end(2);
+  EXPECT_EQ(node.newest(), "2 cc");
+  EXPECT_EQ(node.memory[0]->complete().size(), 2);
 }
 
 TEST(SnapshotMemory, OutlivesTheWorkersThatMadeIt) {

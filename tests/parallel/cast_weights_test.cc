@@ -331,9 +331,9 @@ TEST(CastWeights, FollowTheStepsOfAFusedOptimizer) {
   EXPECT_EQ(train_both(2), train_both(1));
 }
 
-// Autocast keeps its casts of biases until the end of the scope.
-TEST(FusedStep, DropsTheCastsOfAutocast) {
-  const auto train_in = [](bool one_scope) {
+// LibTorch keeps the casts of the first step until the scope ends.
+TEST(AutocastAroundALoop, SeesTheWeightsOfEachStep) {
+  const auto train_in = [](bool one_scope, bool fuses) {
     const auto net =
         testing_ddp::filled(std::make_shared<testing_ddp::NetImpl>());
     const DistributedDataParallel model(net, ProcessGroup());
@@ -344,16 +344,22 @@ TEST(FusedStep, DropsTheCastsOfAutocast) {
       if (!one_scope || step == 0) {
         scope.emplace(torch::kCPU, torch::kBFloat16);
       }
-      fused.zero_grad();
+      sgd.zero_grad();
       testing_ddp::loss_of(model->forward(testing_ddp::inputs(8 * step, 8)),
                            testing_ddp::targets(8 * step, 8))
           .backward();
-      fused.step();
+      if (fuses) {
+        fused.step();
+      } else {
+        sgd.step();
+      }
       if (!one_scope) scope.reset();
     }
     return testing_nets::bytes_of(*net);
   };
-  EXPECT_EQ(train_in(true), train_in(false));
+  for (const bool fuses : {false, true}) {
+    EXPECT_EQ(train_in(true, fuses), train_in(false, fuses)) << fuses;
+  }
 }
 
 // Ranks that share memory have one copy for all of them. Over tcp, each rank

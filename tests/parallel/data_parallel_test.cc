@@ -292,5 +292,13 @@ TEST(DataParallel, AveragesBuffersWhenAsked) {
       (first->norm->running_mean + second->norm->running_mean) / 2));
 }
 
+TEST(DataParallel, HasNothingToAverageWithoutBuffers) {
+  Mlp net = at_home(Mlp());
+  const DataParallel model(net, tested::devices(2),
+                           DataParallelOptions().buffers(Buffers::kMean));
+  const Tensor x = at_home(torch::randn({8, 6}));
+  EXPECT_TRUE(model->forward(x).allclose(net->forward(x)));
+}
+
 }  // namespace
 }  // namespace lockstep::data_parallel_test

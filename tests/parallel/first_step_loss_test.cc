@@ -30,6 +30,23 @@ TEST(FirstStepLoss, ThatIsNoMeanIsRefused) {
   }
 }
 
+// The value is that of the mean, and the gradient is not.
+TEST(FirstStepLoss, WithTheGradientOfAnotherLossIsRefused) {
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    return cross_entropy(output, target) + output.max() - output.max().detach();
+  };
+  for (const int64_t shards : {2, 3, 12}) {
+    Mlp net;
+    const DataParallel model(net, slices(2),
+                             DataParallelOptions().shards(shards));
+    EXPECT_PRED2(
+        contains,
+        text_of_error([&] { model->train_step(images(), classes(), loss); },
+                      ErrorCode::kBadLoss),
+        "its gradient at the outputs is not");
+  }
+}
+
 TEST(FirstStepLoss, MayBeAnythingWithOneShard) {
   for (const LossCase& each : refused_losses()) {
     Mlp net;

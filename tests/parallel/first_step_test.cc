@@ -271,6 +271,40 @@ TEST(FirstStep, FindsMembersThatAReplicaDoesNotHave) {
       "output differs");
 }
 
+/// Keeps its output in a member, for a loss that reads it there.
+struct KeepingImpl : ScaledImpl {
+  Tensor forward(const Tensor& x) {
+    kept = ScaledImpl::forward(x);
+    return kept;
+  }
+  Tensor kept;
+};
+
+TEST(FirstStep, FindsALossThatReadsWhatForwardKeeps) {
+  for (const int k : {1, 2}) {
+    const auto net = std::make_shared<KeepingImpl>();
+    const DataParallel<KeepingImpl> model(
+        net, [] { return std::make_shared<KeepingImpl>(); }, slices(k));
+    const auto loss = [&](const Tensor& output, const Tensor& target) {
+      return cross_entropy(output, target) + net->kept.detach().square().mean();
+    };
+    EXPECT_PRED2(
+        contains,
+        text_of_error([&] { model->train_step(images(), classes(), loss); },
+                      ErrorCode::kReplicaDiffers),
+        "a member which forward() assigns to");
+  }
+}
+
+TEST(FirstStep, SaysThatReplicasKeepTheirOwnMembers) {
+  const LogCapture log;
+  const auto net = std::make_shared<KeepingImpl>();
+  const DataParallel<KeepingImpl> model(
+      net, [] { return std::make_shared<KeepingImpl>(); }, slices(2));
+  for (int i = 0; i < 3; ++i) model->forward(images());
+  EXPECT_PRED2(contains, log.text(), "assigns to members");
+}
+
 TEST(FirstStep, ComparesAgainAfterARebuild) {
   const auto net = std::make_shared<ScaledImpl>();
   const DataParallel<ScaledImpl> model(

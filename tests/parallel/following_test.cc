@@ -150,15 +150,115 @@ struct ScaledImpl : torch::nn::Cloneable<ScaledImpl> {
 };
 TORCH_MODULE(Scaled);
 
-TEST(Following, SeesPlainMembersAfterARebuild) {
+TEST(Following, SeesMembersThatAreNotRegistered) {
+  for (const int k : {1, 2}) {
+    Scaled net;
+    const DataParallel model(net, slices(k));
+    const Tensor x = torch::randn({8, 6});
+    expect_followed(model, x);
+    for (const double alpha : {3., 0.25}) {
+      net->alpha = alpha;
+      expect_followed(model, x);
+    }
+    net->is_shifted = true;
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(model->forward(x).allclose(net->forward(x), 1e-5, 1e-6));
+  }
+}
+
+/// Trains with a member that changes before each step, as one does to lower a
+/// temperature.
+template <class Step>
+void lower_alpha(Scaled net, const Step& step) {
+  for (int i = 0; i < 5; ++i) {
+    net->alpha = 1.0 / (1 + i);
+    torch::manual_seed(i);
+    step(torch::randn({8, 6}), torch::randint(4, {8}));
+  }
+}
+
+TEST(Following, TrainsWithMembersThatChangeInEachStep) {
+  Scaled initial;
+  const auto copy = [&] {
+    return Scaled(std::dynamic_pointer_cast<ScaledImpl>(initial->clone()));
+  };
+  Scaled expected = copy();
+  torch::optim::SGD sgd(expected->parameters(), 0.1);
+  lower_alpha(expected, [&](const Tensor& x, const Tensor& y) {
+    sgd.zero_grad();
+    testing_nets::cross_entropy(expected->forward(x), y).backward();
+    sgd.step();
+  });
+  for (const int k : {1, 2}) {
+    Scaled net = copy();
+    const DataParallel model(net, slices(k));
+    const auto own_sgd = optim::sgd(net->parameters(), 0.1);
+    lower_alpha(net, [&](const Tensor& x, const Tensor& y) {
+      model->train_step(x, y, testing_nets::cross_entropy, *own_sgd);
+    });
+    for (size_t p = 0; p < net->parameters().size(); ++p) {
+      EXPECT_TRUE(
+          net->parameters()[p].allclose(expected->parameters()[p], 1e-4, 1e-6))
+          << k << " slices, parameter " << p;
+    }
+  }
+}
+
+// Only some of the samples are as large.
+struct ClippedImpl : torch::nn::Cloneable<ClippedImpl> {
+  ClippedImpl() { reset(); }
+  void reset() override { fc = register_module("fc", torch::nn::Linear(6, 4)); }
+  Tensor forward(const Tensor& x) { return fc(x.clamp(-limit, limit)); }
+  double limit = 1;
+  torch::nn::Linear fc{nullptr};
+};
+TORCH_MODULE(Clipped);
+
+TEST(Following, SeesMembersThatOnlyOneShardDependsOn) {
+  Clipped net;
+  const DataParallel model(net, slices(2));
+  Tensor x = torch::full({8, 6}, 0.5);
+  expect_followed(model, x);
+  net->limit = 2;
+  x[7] = 3;
+  expect_followed(model, x);
+}
+
+TEST(Following, RefusesMembersThatNewReplicasDoNotHave) {
+  for (const bool trains : {false, true}) {
+    const auto net = std::make_shared<ScaledImpl>();
+    const DataParallel<ScaledImpl> model(
+        net, [] { return std::make_shared<ScaledImpl>(); }, slices(2));
+    const Tensor x = torch::randn({8, 6}), y = torch::randint(4, {8});
+    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    const auto step = [&] {
+      if (trains) {
+        model->train_step(x, y, testing_nets::cross_entropy, *sgd);
+      } else {
+        model->forward(x);
+      }
+    };
+    step();
+    net->alpha = 3;
+    const std::string before = testing_nets::bytes_of(*net);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      EXPECT_PRED2(contains, error_of(step), "call rebuild()") << trains;
+    }
+    EXPECT_EQ(testing_nets::bytes_of(*net), before);
+    net->alpha = 1;
+    EXPECT_NO_THROW(step());
+  }
+}
+
+TEST(Following, RefusesABackwardOverAChangeOfAMember) {
   Scaled net;
   const DataParallel model(net, slices(2));
   const Tensor x = torch::randn({8, 6});
-  expect_followed(model, x);
+  const Tensor loss = model->forward(x).sum();
   net->alpha = 3;
-  net->is_shifted = true;
-  model->rebuild();
-  expect_followed(model, x);
+  model->forward(x);
+  EXPECT_PRED2(contains, error_of([&] { loss.backward(); }),
+               "[module-changed]");
 }
 
 TEST(Following, SeesAReplacedModule) {

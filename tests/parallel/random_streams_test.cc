@@ -102,6 +102,19 @@ TEST(RandomStreams, LeaveTheDefaultOneAlone) {
   EXPECT_TRUE(torch::rand({3}).equal(expected));
 }
 
+TEST(RandomStreams, FollowTheSeedThatTheProgramSets) {
+  const Net net;
+  const Tensor x = torch::arange(600, torch::kFloat).sin().view({8, 3, 5, 5});
+  const auto draw = [&](int64_t before, int64_t after) {
+    torch::manual_seed(before);
+    const DataParallel model(net, slices(2));
+    torch::manual_seed(after);
+    return model->forward(x).detach();
+  };
+  EXPECT_TRUE(draw(5, 1).equal(draw(6, 1)));
+  EXPECT_FALSE(draw(5, 1).equal(draw(5, 2)));
+}
+
 /// Passes on what it draws in the forward and in the backward.
 struct Draws : torch::autograd::Function<Draws> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {

@@ -17,6 +17,7 @@ namespace {
 
 enum class What {
   kParameter,
+  kBias,  ///< a parameter on which all of the next gradients depend
   kOptimizerState,
   kGradient,     ///< the sum that a rank updates with
   kOwnGradient,  ///< what a rank computes, before the sum
@@ -28,6 +29,7 @@ struct Flip {
   int64_t step = 7;
   What what = What::kParameter;
   int times = 1;
+  int64_t again = -1;  ///< step of later flips, if it is another one
 };
 
 // Flips a low bit, so that the loss changes only slightly or not at all.
@@ -36,14 +38,23 @@ void flip_a_bit(const torch::Tensor& tensor) {
   bytes[tensor.nbytes() / 2] ^= 4U;
 }
 
+// Flips the highest bit of a float's mantissa.
+void flip_a_high_bit(const torch::Tensor& tensor) {
+  auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
+  bytes[tensor.numel() / 2 * tensor.element_size() + 2] ^= 0x40U;
+}
+
 class Flipper : public Callback {
  public:
   Flipper(const Flip& flip, int rank, std::atomic<int>& left,
           std::function<torch::Tensor()> target)
       : flip_(flip), rank_(rank), left_(left), target_(std::move(target)) {}
   void after_step(const RunState& at, const Metrics&) override {
-    if (at.step != flip_.step || rank_ != flip_.rank || left_-- <= 0) return;
-    flip_a_bit(target_());
+    const bool is_first = flip_.again < 0 || left_ == flip_.times;
+    const int64_t due = is_first ? flip_.step : flip_.again;
+    if (at.step != due || rank_ != flip_.rank || left_-- <= 0) return;
+    flip_.what == What::kBias ? flip_a_high_bit(target_())
+                              : flip_a_bit(target_());
   }
 
  private:
@@ -91,6 +102,7 @@ class FlippingSgd : public optim::Optimizer {
         is_due_(std::move(is_due)) {}
 
   int64_t state_bytes() const override { return sgd_->state_bytes(); }
+  std::string options_text() const override { return sgd_->options_text(); }
   OptimizerState state_dict() const override { return sgd_->state_dict(); }
   void load_state_dict(const OptimizerState& state) override {
     sgd_->load_state_dict(state);
@@ -147,9 +159,14 @@ class FlippingTask : public tasks::ImageTask {
       return {processor_};
     }
     return {std::make_shared<Flipper>(flip_, rank_, left_, [this] {
-      return flip_.what == What::kParameter
-                 ? read_().parameters.front().second
-                 : optimizer_->state_dict().begin()->second;
+      switch (flip_.what) {
+        case What::kParameter:
+          return read_().parameters.front().second;
+        case What::kBias:
+          return read_().parameters.back().second;
+        default:
+          return optimizer_->state_dict().begin()->second;
+      }
     })};
   }
 
@@ -201,8 +218,18 @@ ImageTraining compared_run() {
   return options;
 }
 
-RunReport quiet(int ranks) {
-  return run_with({.times = 0}, ranks, compared_run());
+/// The same with more parameters, compared after steps 5, 9, 10, 15, 18, 20 and
+/// 24, as an epoch has 5 steps. Each step compares only a 64th of them
+/// (CommonState), and that with the last bias comes after 24 steps.
+ImageTraining wide_run() {
+  ImageTraining options = compared_run();
+  options.model.width = 512;
+  options.verify().every(9);
+  return options;
+}
+
+RunReport quiet(int ranks, const ImageTraining& options = compared_run()) {
+  return run_with({.times = 0}, ranks, options);
 }
 
 TEST(StateGuard, FindsAFlippedBitAndTheRunEndsAsTheQuietOne) {
@@ -226,6 +253,130 @@ TEST(StateGuard, FindsAFlippedBitAndTheRunEndsAsTheQuietOne) {
           fmt::format("step 8 was repeated: rank {} had been wrong", rank));
     }
   }
+}
+
+TEST(StateGuard, NamesTheRankIfTheOthersAreStillRight) {
+  const RunReport expected = quiet(2, wide_run());
+  for (const int rank : {0, 1}) {
+    LogCapture log;
+    const RunReport report =
+        run_with({.rank = rank, .step = 9, .what = What::kBias}, 2, wide_run());
+    EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+    EXPECT_EQ(report.recoveries, 1);
+    EXPECT_PRED2(
+        contains, log.text(),
+        fmt::format("step 9 was repeated: rank {} had been wrong", rank));
+  }
+}
+
+// The gradients of steps 7 to 9 carry the change to the other rank.
+TEST(StateGuard, BlamesNobodyForAChangeThatHasSpread) {
+  const RunReport expected = quiet(2, wide_run());
+  for (const int rank : {0, 1}) {
+    LogCapture log;
+    const RunReport report =
+        run_with({.rank = rank, .step = 6, .what = What::kBias}, 2, wide_run());
+    EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+    EXPECT_EQ(report.losses, expected.losses);
+    EXPECT_EQ(report.recoveries, 1);
+    EXPECT_PRED2(
+        contains, log.text(),
+        "step 9 was repeated: all ranks had been wrong, so it can't be "
+        "known in which of them a bit changed");
+  }
+}
+
+TEST(StateGuard, EndsNoRankThatOthersMadeWrong) {
+  const RunReport expected = quiet(2, wide_run());
+  const RunReport report =
+      run_with({.step = 6, .what = What::kBias, .times = 2}, 2, wide_run());
+  EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+  EXPECT_EQ(report.recoveries, 2);
+}
+
+// Compared each step, rank 0 is still right when rank 1 is wrong again.
+TEST(StateGuard, WatchesEachStepAfterAChangeThatHasSpread) {
+  const RunReport expected = quiet(2, wide_run());
+  LogCapture log;
+  const RunReport report = run_with(
+      {.step = 6, .what = What::kBias, .times = 2, .again = 13}, 2, wide_run());
+  EXPECT_EQ(report.parameter_sha256, expected.parameter_sha256);
+  EXPECT_EQ(report.recoveries, 2);
+  EXPECT_PRED2(contains, log.text(),
+               "step 13 was repeated: rank 1 had been wrong");
+}
+
+TEST(StateGuard, EndsARunThatMakesNoProgress) {
+  const std::string message = error_of<Error>([] {
+    run_with({.step = 6, .what = What::kBias, .times = 100}, 2, wide_run());
+  });
+  EXPECT_PRED2(contains, message, in_brackets(ErrorCode::kParametersDiffer));
+  EXPECT_PRED2(contains, message,
+               "6 times before step 10 was done, and it can't be known which "
+               "rank is wrong");
+}
+
+/// Compares digests, by rank, after step 4. Returns the messages of the ranks.
+std::vector<std::string> compare(const std::vector<std::string>& digests,
+                                 const std::vector<GuardHistory*>& histories) {
+  std::vector<std::string> messages(digests.size());
+  report_of_ranks(static_cast<int>(digests.size()), "tcp",
+                  [&](const ProcessGroup& world) {
+                    const auto rank = static_cast<size_t>(world.rank());
+                    StateGuard guard(world, 4, *histories[rank]);
+                    EXPECT_TRUE(guard.is_due(4));
+                    try {
+                      guard.compare(4, digests[rank]);
+                    } catch (const TrainError& error) {
+                      messages[rank] = error.what();
+                    }
+                    return RunReport();
+                  });
+  return messages;
+}
+
+// A process may get another rank when nodes come or go.
+TEST(StateGuard, RemembersProcessesNotRanks) {
+  GuardHistory good, bad;
+  compare({"right", "wrong"}, {&good, &bad});
+  EXPECT_EQ(good.times_wrong + bad.times_wrong, 0);
+  compare({"right", "right"}, {&bad, &good});
+  EXPECT_EQ(good.times_wrong, 0);
+  EXPECT_EQ(bad.times_wrong, 1);
+}
+
+TEST(StateGuard, BlamesNobodyIfAProcessWasReplaced) {
+  GuardHistory survivor, lost, replacement;
+  compare({"wrong", "also wrong"}, {&survivor, &lost});
+  LogCapture log;
+  compare({"right", "right"}, {&survivor, &replacement});
+  EXPECT_EQ(survivor.times_wrong, 0);
+  EXPECT_PRED2(contains, log.text(),
+               "it can't be known where a bit changed, because another rank "
+               "was replaced since then");
+}
+
+TEST(StateGuard, ComparesStepsThatOnlyOneProcessRemembers) {
+  GuardHistory survivor, replacement;
+  survivor.different = {.step = 3, .digest = "wrong"};
+  report_of_ranks(2, "tcp", [&](const ProcessGroup& world) {
+    GuardHistory& own = world.rank() == 0 ? survivor : replacement;
+    StateGuard guard(world, 4, own);
+    EXPECT_TRUE(guard.is_due(3));
+    EXPECT_FALSE(guard.is_due(2));
+    return RunReport();
+  });
+}
+
+// The digest of a step that was equal shows at once which rank has changed.
+TEST(StateGuard, NamesTheRankThatChangedSinceItWasEqual) {
+  GuardHistory good, bad;
+  compare({"right", "right"}, {&good, &bad});
+  const auto messages = compare({"right", "wrong"}, {&good, &bad});
+  EXPECT_PRED2(contains, messages[0],
+               "after step 4 parameters or optimizer state of rank 1 differ");
+  EXPECT_EQ(good.times_wrong, 0);
+  EXPECT_EQ(bad.times_wrong, 1);
 }
 
 TEST(StateGuard, NamesTheRankOfThree) {
@@ -314,10 +465,18 @@ TEST(StateGuard, EndsARankThatComputesWrongAgain) {
 }
 
 TEST(StateGuard, CanBeSwitchedOff) {
+  ImageTraining options = wide_run();
+  options.verify().every(0);
+  const RunReport report = run_with({.what = What::kBias}, 2, options);
+  EXPECT_EQ(report.recoveries, 0);
+}
+
+// Each step still compares a part, but then nothing goes back.
+TEST(StateGuard, LeavesARunWithAnErrorIfSwitchedOff) {
   ImageTraining options = compared_run();
   options.verify().every(0);
-  const RunReport report = run_with({}, 2, options);
-  EXPECT_EQ(report.recoveries, 0);
+  EXPECT_PRED2(contains, error_of<Error>([&] { run_with({}, 2, options); }),
+               in_brackets(ErrorCode::kParametersDiffer));
 }
 
 }  // namespace

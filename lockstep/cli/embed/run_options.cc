@@ -111,7 +111,8 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       app, "--verify-every", flags.options.verify().every(), {0},
       "ddp over tcp or nccl: steps after which ranks compare their parameters "
       "and optimizer state, to find silent data corruption; the run then goes "
-      "back to the last state that was equal on all ranks; 0: never"));
+      "back to the last state that was equal on all ranks; 0: never; 1: each "
+      "step also checks all memory that only one rank updates, over shm too"));
   add(add_count(app, "--verify-gradients",
                 flags.options.verify().gradients_every(), {0},
                 "every N-th step computes its gradients twice, and a third "

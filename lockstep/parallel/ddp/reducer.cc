@@ -25,6 +25,13 @@ void drop_ignored(ModuleHandle::Named& named,
   });
 }
 
+/// Returns the names of the trained parameters, then those of the others.
+std::vector<std::string> all_names(const TrainedParameters& trained) {
+  std::vector<std::string> names = trained.names;
+  for (const auto& [name, parameter] : trained.frozen) names.push_back(name);
+  return names;
+}
+
 ProcessGroup group_of_all(const ProcessGroup& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -55,6 +62,7 @@ Reducer::Reducer(const ProcessGroup& world, ModuleHandle module,
       trained_(module_),
       parameters_(trained_.parameters),
       changes_(parameters_),
+      common_state_(all_names(trained_)),
       rounds_(world, trained_.device, options.average()),
       forwards_([this](const WatchedForwards::Forward& forward) {
         on_output(forward);
@@ -251,7 +259,10 @@ std::optional<std::vector<size_t>> Reducer::check_unused() {
 
 void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   const auto unused = check_unused();
-  if (!unused) return;
+  if (!unused) {
+    if (is_frozen()) share_buffers_after(task);
+    return;
+  }
   const bool is_static = options_.static_graph();
   const int64_t samples =
       rounds_.counts_samples() ? forwards_.samples_in_backward(reached) : 0;
@@ -265,7 +276,6 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   GradientHooks::at_end_of_backward(
       [self = shared_from_this()] { self->close_pass(); },
       [self = shared_from_this()] { self->abandon(); });
-  exchange_changes();
   // Checkpointed parts change the buffers again when they are recomputed.
   if (!is_static) send_buffers();
   prepare_earlier_gradients();
@@ -368,6 +378,36 @@ void Reducer::prepare_earlier_gradients() {
   pass_->kept = local_->take_sums(parameters_);
 }
 
+bool Reducer::is_frozen() const {
+  return std::none_of(
+      parameters_.begin(), parameters_.end(),
+      [](const Tensor& parameter) { return parameter.requires_grad(); });
+}
+
+void Reducer::share_buffers_after(int task) {
+  if (!options_.broadcast_buffers() || packed_buffers_.empty()) return;
+  if (world_.size() == 1 || rounds_.is_joining() || buffers_task_ == task) {
+    return;
+  }
+  buffers_task_ = task;
+  GradientHooks::at_end_of_backward(
+      [self = shared_from_this()] { self->share_buffers(); }, [] {});
+}
+
+void Reducer::share_buffers() {
+  const std::lock_guard lock(mutex_);
+  try {
+    const torch::NoGradGuard no_grad;
+    if (world_.rank() == 0) packed_buffers_.pack();
+    world_.broadcast(packed_buffers_.message(), 0);
+    if (world_.rank() != 0) packed_buffers_.unpack();
+  } catch (const std::exception& error) {
+    failure_ = text_of(error);
+    world_.abort(failure_);
+    throw;
+  }
+}
+
 // Data of a pass that goes to the other ranks besides the gradients.
 
 void Reducer::send_buffers() {
@@ -380,14 +420,24 @@ void Reducer::send_buffers() {
   });
 }
 
-void Reducer::exchange_changes() {
+void Reducer::compare_ranks() {
   const int64_t fingerprint = changes_.fingerprint();
   // Within join(), ranks without inputs don't update their parameters.
   if (world_.size() == 1 || rounds_.is_joining()) return;
-  pass_->changes = ParameterChanges::message_of(fingerprint, trained_.device);
-  sync_->buckets().submit("changes", -1,
-                          [this, changes = pass_->changes]() mutable {
-                            world_.all_reduce(changes, ReduceOp::MAX);
+  common_state_.begin("");
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    common_state_.add("", p, parameters_[p]);
+  }
+  for (size_t i = 0; i < trained_.frozen.size(); ++i) {
+    common_state_.add("", parameters_.size() + i, trained_.frozen[i].second);
+  }
+  const torch::NoGradGuard no_grad;
+  const Tensor values = common_state_.next_values().to(trained_.device);
+  pass_->comparison = comparison_of(torch::stack(
+      {torch::scalar_tensor(fingerprint, values.options()), values}));
+  sync_->buckets().submit("comparison of the ranks", -1,
+                          [this, numbers = pass_->comparison]() mutable {
+                            world_.all_reduce(numbers, ReduceOp::MAX);
                           });
 }
 
@@ -436,6 +486,9 @@ void Reducer::finish_pass() {
   } else if (options_.find_unused_parameters() && !is_static) {
     exchange_used();
   }
+  // Comes last: a rank whose backward throws does not take part, so that the
+  // backward of no other rank ends well.
+  compare_ranks();
   sync_->finish();
   check_same_parameters();
   write_back();
@@ -472,19 +525,10 @@ void Reducer::check_complete() {
 }
 
 void Reducer::check_same_parameters() {
-  const Tensor& changes = pass_->changes;
-  if (!changes.defined() || ParameterChanges::are_same(changes)) return;
-  const auto different = compare_parameters(world_, parameters_);
-  if (different.places.empty()) return;
-  give_up(
-      {.code = ErrorCode::kParametersDiffer,
-       .what = fmt::format("parameters of rank {} differ from those of "
-                           "rank 0: {}. Nothing was updated",
-                           different.rank, trained_.names_of(different.places)),
-       .expected = "the same on every rank",
-       .got = "parameters that only some ranks loaded or wrote to",
-       .fix = "load them on every rank, or on rank 0 before the module is "
-              "wrapped"});
+  const Tensor& comparison = pass_->comparison;
+  if (comparison.defined() && !are_same(comparison)) {
+    common_state_.explain(world_);
+  }
 }
 
 void Reducer::write_back() {

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/ddp/rounds.h"
 #include "lockstep/parallel/ddp/trained_parameters.h"
 #include "lockstep/parallel/ddp/watched_forwards.h"
+#include "lockstep/parallel/exchange/common_state.h"
 #include "lockstep/parallel/exchange/gradient_sync.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/module_handle.h"
@@ -92,9 +93,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<torch::Tensor> kept;
     torch::Tensor is_used;  ///< one byte per parameter; after the exchange,
                             ///< over all ranks
-    /// Fingerprint of this rank's changes to its parameters, and its
-    /// complement. After the exchange, the maximum over all ranks.
-    torch::Tensor changes;
+    /// Numbers that the ranks compare: comparison_of() the fingerprint of this
+    /// rank's changes to its parameters and of the next part of their values.
+    /// After the exchange, the maximum over all ranks.
+    torch::Tensor comparison;
   };
 
   Reducer(const ProcessGroup& world, ModuleHandle module,
@@ -131,17 +133,24 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// .grad.
   void prepare_earlier_gradients();
 
+  /// Returns whether all parameters are frozen now.
+  bool is_frozen() const;
+  /// Gives every rank the buffers of rank 0 at the end of backward `task`,
+  /// which is not a pass, because all parameters are frozen. The forward of a
+  /// discriminator that a generator trains with changes them.
+  void share_buffers_after(int task);
+  void share_buffers();
+
   // Send data to the other ranks besides the gradients.
   void send_buffers();
-  void exchange_changes();
+  void compare_ranks();
   void exchange_used();
 
   // Called at the end of the backward.
   void close_pass();
   void finish_pass();
   void check_complete();
-  /// Throws if the ranks changed their parameters differently and the
-  /// parameters now differ.
+  /// Throws if compare_ranks() showed that the ranks' parameters differ.
   void check_same_parameters();
   /// Returns whether this is the first pass of a static graph, which counts the
   /// gradients of each parameter.
@@ -158,6 +167,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   TrainedParameters trained_;
   const std::vector<torch::Tensor>& parameters_;  // trained_.parameters
   ParameterChanges changes_;
+  CommonState common_state_;
   Rounds rounds_;
 
   bool is_synced_ = true;
@@ -170,6 +180,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::mutex mutex_;  // guards the members below against autograd's threads
   WatchedForwards forwards_;
   int unsynced_task_ = -1;  // a backward that is known not to be a pass
+  int buffers_task_ = -1;   // the last one of share_buffers_after()
   std::shared_ptr<LocalGradients> local_;
   std::optional<Pass> pass_;
   std::string failure_;

@@ -8,7 +8,6 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep::ddp {
 
@@ -81,37 +80,16 @@ int64_t ParameterChanges::fingerprint() {
   return static_cast<int64_t>(hash.value());
 }
 
-Tensor ParameterChanges::message_of(int64_t fingerprint, torch::Device device) {
-  return torch::tensor({fingerprint, ~fingerprint}, torch::kInt64).to(device);
+Tensor comparison_of(const Tensor& numbers) {
+  return torch::cat({numbers, numbers.bitwise_not()});
 }
 
-bool ParameterChanges::are_same(const Tensor& largest) {
-  const Tensor on_host = largest.cpu();
-  const auto* numbers = on_host.const_data_ptr<int64_t>();
-  return numbers[0] == ~numbers[1];
-}
-
-DifferentParameters compare_parameters(const ProcessGroup& world,
-                                       const std::vector<Tensor>& parameters) {
-  std::string checksums;
-  for (const Tensor& parameter : parameters) {
-    checksums += checksum_of(parameter);
-  }
-  const auto all = world.all_gather_text(checksums);
-  DifferentParameters different;
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    different.rank = static_cast<int>(rank);
-    const size_t length = checksums.size() / parameters.size();
-    for (size_t p = 0; p < parameters.size(); ++p) {
-      const size_t at = p * length;
-      if (all[rank].compare(at, length, all[0], at, length) != 0) {
-        different.places.push_back(p);
-      }
-    }
-    break;
-  }
-  return different;
+// The largest complement is that of the smallest number.
+bool are_same(const Tensor& largest) {
+  const Tensor numbers = largest.cpu();
+  const int64_t half = numbers.numel() / 2;
+  return torch::equal(numbers.narrow(0, 0, half),
+                      numbers.narrow(0, half, half).bitwise_not());
 }
 
 }  // namespace lockstep::ddp

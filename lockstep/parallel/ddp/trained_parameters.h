@@ -39,12 +39,6 @@ class ParameterChanges {
   /// got other memory, since the last call. Costs a few nanoseconds per
   /// parameter.
   int64_t fingerprint();
-  /// Returns a (2) int64 tensor: the fingerprint and its complement. are_same()
-  /// takes the maximum of these over the ranks. The largest complement is the
-  /// complement of the smallest fingerprint, so the maximum shows whether all
-  /// are the same.
-  static torch::Tensor message_of(int64_t fingerprint, torch::Device device);
-  static bool are_same(const torch::Tensor& largest);
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
@@ -60,14 +54,9 @@ class ParameterChanges {
   std::vector<Seen> seen_;
 };
 
-struct DifferentParameters {
-  int rank = 0;                ///< first rank that differs from rank 0
-  std::vector<size_t> places;  ///< indices of its parameters that differ; empty
-                               ///< if no rank differs
-};
-
-/// Compares the bytes of the parameters over the ranks. Collective.
-DifferentParameters compare_parameters(
-    const ProcessGroup& world, const std::vector<torch::Tensor>& parameters);
+/// Returns `numbers` (int64) and their complements. If the ranks take the
+/// maximum of this message, are_same() says whether they all sent the same.
+torch::Tensor comparison_of(const torch::Tensor& numbers);
+bool are_same(const torch::Tensor& largest);
 
 }  // namespace lockstep::ddp

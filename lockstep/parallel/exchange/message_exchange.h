@@ -42,6 +42,7 @@ class MessageExchange : public RankExchange {
   OverlappedSum* overlapped_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
+  bool divides_update() const override { return cuts_state(); }
   std::vector<size_t> own_blocks(
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions) const override;

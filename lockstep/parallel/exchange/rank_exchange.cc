@@ -98,6 +98,7 @@ void StepReport::write(const std::vector<PartialSum>& own_partials,
               .needs_grad = totals.needs_grad ? 1 : 0,
               .repeated = 0,
               .wants_to_share = 0,
+              .state = totals.state,
               .can_cast = totals.can_cast ? 1 : 0,
               .has_bad_casts = totals.has_bad_casts ? 1 : 0};
   std::copy(totals.shards.begin(), totals.shards.end(), losses_.begin());
@@ -109,6 +110,8 @@ void StepReport::write(const std::vector<PartialSum>& own_partials,
 void StepReport::add_to(StepTotals& totals, int rank, int peer) const {
   check_samples(rank, totals.samples, peer, header_->samples);
   totals.needs_grad = totals.needs_grad || header_->needs_grad != 0;
+  totals.has_other_state =
+      totals.has_other_state || totals.state != header_->state;
   totals.can_cast = totals.can_cast && header_->can_cast != 0;
   totals.has_bad_casts = totals.has_bad_casts || header_->has_bad_casts != 0;
   for (size_t p = 0; p < static_cast<size_t>(header_->partials); ++p) {

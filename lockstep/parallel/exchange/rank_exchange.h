@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -14,6 +15,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/exchange/common_state.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/parallel/module/module_handle.h"
@@ -39,6 +41,10 @@ struct StepTotals {
   /// True if replicas can use cast weights (CastWeights): at first on this
   /// rank, after reduce() on all ranks.
   bool can_cast = false;
+  /// Digest of what must be equal on all ranks, of this rank before the update.
+  CommonState::Digest state{};
+  /// After reduce(), whether the ranks' digests differ.
+  bool has_other_state = false;
   /// True if the cast weights gave other bits: at first on this rank, after
   /// reduce() on any rank.
   bool has_bad_casts = false;
@@ -73,6 +79,7 @@ class StepReport {
     /// 1 + index of the first parameter that the rank wants to be shared again
     /// (SharedExchange::begin_step()). 0: this is the report of a step.
     int64_t wants_to_share;
+    CommonState::Digest state;
     int64_t can_cast;       ///< StepTotals::can_cast, as 0 or 1
     int64_t has_bad_casts;  ///< StepTotals::has_bad_casts, as 0 or 1
   };
@@ -135,6 +142,10 @@ class RankExchange {
  public:
   virtual ~RankExchange() = default;
 
+  /// Returns the state that the ranks compare in each step
+  /// (StepTotals::state).
+  CommonState& common_state() { return common_state_; }
+
   /// Starts a step. Ranks that can share memory share the parameters from the
   /// first step on in which the engine makes the update (`is_driven`). Each
   /// rank gets its own copy again at the next step in which it does not.
@@ -161,6 +172,9 @@ class RankExchange {
   /// ParallelError if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                            StepTotals& totals) = 0;
+  /// Returns whether only one rank updates each block, so that no other rank
+  /// has a copy of the optimizer's state.
+  virtual bool divides_update() const = 0;
   /// Returns the indices in `blocks` of the blocks that this rank reduces and
   /// updates. The tensor of a block is an index in `positions`, which gives the
   /// index of the parameter.
@@ -187,6 +201,14 @@ class RankExchange {
   /// Bytes of gradients that had to be copied for the other ranks. Not charged
   /// to any device.
   virtual int64_t copy_bytes() const { return 0; }
+
+ protected:
+  /// `names` are those of the parameters.
+  explicit RankExchange(std::vector<std::string> names)
+      : common_state_(std::move(names)) {}
+
+ private:
+  CommonState common_state_;
 };
 
 /// Returns the name of each of `parameters` in `module`, the first if it has

@@ -39,7 +39,8 @@ SharedExchange::SharedExchange(const ProcessGroup& world,
                                std::vector<Tensor> parameters, int64_t shards,
                                const std::vector<Device>& devices,
                                int64_t most_partials)
-    : world_(world),
+    : RankExchange(names_of(parameters, module)),
+      world_(world),
       buffers_(module.buffers),
       parameters_(std::move(parameters)),
       names_(names_of(parameters_, module)),
@@ -404,6 +405,8 @@ void SharedExchange::share_parameters(size_t first) {
                       "rank"});
     }
     parameter.set_data(shared);
+    // An optimizer may have checksums of what was there before.
+    torch::autograd::impl::bump_version(parameter);
   }
   note_parameters();
 }

@@ -38,6 +38,7 @@ class SharedExchange : public RankExchange {
   void forget_buffers() override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
+  bool divides_update() const override { return true; }
   std::vector<size_t> own_blocks(
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions) const override;

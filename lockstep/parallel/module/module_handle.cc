@@ -234,4 +234,17 @@ torch::jit::Module clone_module(const torch::jit::Module& module) {
   return module.deepcopy();
 }
 
+size_t detail::bytes_of_base() {
+  struct Derived : torch::nn::Module {
+    char first_member = 0;
+  };
+  static const size_t bytes = [] {
+    const Derived derived;
+    const auto* base = reinterpret_cast<const char*>(
+        static_cast<const torch::nn::Module*>(&derived));
+    return static_cast<size_t>(&derived.first_member - base);
+  }();
+  return bytes;
+}
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,8 @@
 #include <torch/nn/module.h>
 #include <torch/script.h>
 #include <torch/types.h>
+
+#include "lockstep/parallel/module/member_watch.h"
 
 namespace lockstep {
 
@@ -39,9 +42,18 @@ struct ModuleHandle {
   /// have no value here. Null for C++.
   std::function<Members()> members;
   std::function<void(const Members&)> set_members;
+  /// C++: the bytes of the module object that belong to its own class, if that
+  /// class is known.
+  MemberWatch::Object object;
   /// C++: the module; null for TorchScript.
   std::shared_ptr<torch::nn::Module> module;
 };
+
+namespace detail {
+/// Returns the bytes of a torch::nn::Module without its padding, which may hold
+/// the first members of a derived class.
+size_t bytes_of_base();
+}  // namespace detail
 
 /// Reads everything but `forward` from a C++ module, and keeps it alive.
 ModuleHandle handle_of(std::shared_ptr<torch::nn::Module> module);

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,12 +32,23 @@ std::function<std::shared_ptr<M>()> cloner_of(std::shared_ptr<M> module) {
   return [module = std::move(module)] { return clone_as(*module); };
 }
 
+/// Returns the bytes of `module` without those of its base torch::nn::Module.
+template <class M>
+MemberWatch::Object object_of(const M& module) {
+  const auto* begin = reinterpret_cast<const std::byte*>(&module);
+  const auto* base = reinterpret_cast<const std::byte*>(
+      static_cast<const torch::nn::Module*>(&module));
+  const std::byte* const end = begin + sizeof(M);
+  return {{begin, base}, {std::min(base + bytes_of_base(), end), end}};
+}
+
 template <class M>
 ModuleHandle typed_handle(std::shared_ptr<M> module) {
   ModuleHandle handle = handle_of(module);
   handle.forward = [module](const std::vector<c10::IValue>& inputs) {
     return call_forward(*module, inputs);
   };
+  handle.object = object_of(*module);
   return handle;
 }
 

@@ -75,6 +75,10 @@ struct DataParallelOptions {
   /// with the module itself, and the shards' losses with the loss of all shards
   /// together. Costs one extra forward and backward of one shard, once.
   TORCH_ARG(bool, verify_first_step) = true;
+  /// Makes train_step() on several ranks check all parameters and optimizer
+  /// state in each step, and not a part of them in turns. Finds each bit that
+  /// changes in memory. Takes a few percent of a step.
+  TORCH_ARG(bool, verify_memory) = false;
   /// Called when train_step() enters a phase, in the thread that enters it.
   /// Meant for monitoring the progress of a run. An exception ends the step.
   TORCH_ARG(std::function<void(StepPhase)>, on_phase);

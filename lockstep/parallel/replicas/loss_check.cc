@@ -8,6 +8,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/autocast.h"
@@ -137,6 +138,7 @@ class LossCheck {
     std::optional<Value> whole;
     std::vector<Value> of_shards;
     Losses of_samples;
+    std::optional<Mismatch> of_gradients;
     try {
       const IValue batch = batch_of(whole_output(), whole_target());
       if (needs_other_ranks()) sample = part(batch, 0, 1);
@@ -149,6 +151,7 @@ class LossCheck {
         whole = value_of(shards_.passes.front());
       }
       of_samples = losses_of_samples(batch, *whole);
+      of_gradients = compare_gradients_of_samples(batch);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take the outputs of several "
@@ -170,6 +173,7 @@ class LossCheck {
     if (!findings_.problem && !of_samples.parts.empty()) {
       judge(of_samples.whole, of_samples.parts, "samples");
     }
+    judge(of_gradients);
     if (of_shards.empty() && of_samples.parts.empty() && samples() > 1) {
       fail(
           "its outputs or targets can't be cut into samples along the batch "
@@ -180,8 +184,10 @@ class LossCheck {
 
   void compare_ranks(const std::vector<IValue>& of_ranks) {
     std::optional<Losses> losses;
+    std::optional<Mismatch> of_gradients;
     try {
       losses = losses_of_ranks(of_ranks);
+      of_gradients = compare_gradients_of_ranks(of_ranks);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take one sample of each "
@@ -192,6 +198,7 @@ class LossCheck {
     // it saw last.
     gives_the_same_again();
     if (losses) judge(losses->whole, losses->parts, "ranks");
+    judge(of_gradients);
   }
 
  private:
@@ -319,17 +326,135 @@ class LossCheck {
   }
 
   Losses losses_together_and_alone(const std::vector<IValue>& samples) const {
-    std::vector<IValue> outputs, targets;
     Losses losses;
+    for (const IValue& sample : samples) {
+      losses.parts.push_back(call(sample, 1));
+    }
+    losses.whole =
+        call(together(samples), static_cast<int64_t>(samples.size()));
+    return losses;
+  }
+
+  IValue together(const std::vector<IValue>& samples) const {
+    std::vector<IValue> outputs, targets;
     for (const IValue& sample : samples) {
       outputs.push_back(output_of(sample));
       targets.push_back(target_of(sample));
-      losses.parts.push_back(call(sample, 1));
     }
-    losses.whole = call(batch_of(gather(outputs, shards_.device, shards_.dim),
-                                 gather(targets, shards_.device, shards_.dim)),
-                        static_cast<int64_t>(samples.size()));
-    return losses;
+    return batch_of(gather(outputs, shards_.device, shards_.dim),
+                    gather(targets, shards_.device, shards_.dim));
+  }
+
+  /// Gradients of a loss at its outputs.
+  struct OutputGradients {
+    std::vector<Tensor> tensors;  // undefined: the loss does not depend on it
+    double weight = 0;
+    c10::ScalarType type = c10::ScalarType::Double;  // of the loss
+  };
+  struct Mismatch {
+    double got = 0;
+    double expected = 0;
+  };
+
+  OutputGradients gradients_of(const IValue& batch, int64_t samples) const {
+    std::vector<Tensor> leaves;
+    const IValue output = map_tensors(output_of(batch), [&](const Tensor& out) {
+      if (!out.is_floating_point() && !out.is_complex()) return out;
+      leaves.push_back(out.detach().clone().set_requires_grad(true));
+      return leaves.back();
+    });
+    const WeightedLoss loss = shards_.loss(output, target_of(batch));
+    OutputGradients gradients{.tensors = std::vector<Tensor>(leaves.size()),
+                              .weight = loss.weight.defined()
+                                            ? loss.weight.item<double>()
+                                            : static_cast<double>(samples),
+                              .type = loss.loss.scalar_type()};
+    if (loss.loss.requires_grad() && !leaves.empty()) {
+      gradients.tensors =
+          torch::autograd::grad({loss.loss}, leaves, {}, /*retain_graph=*/false,
+                                /*create_graph=*/false, /*allow_unused=*/true);
+    }
+    return gradients;
+  }
+
+  /// Returns the largest difference between the gradient at the outputs of
+  /// `whole` and the gradients at those of its `parts`, which have `samples`
+  /// samples, if rounding does not explain it.
+  std::optional<Mismatch> compare_gradients(
+      const IValue& whole, const std::vector<IValue>& parts,
+      const std::vector<int64_t>& samples) const {
+    const OutputGradients expected = gradients_of(
+        whole, std::accumulate(samples.begin(), samples.end(), int64_t{0}));
+    std::vector<OutputGradients> of_parts;
+    double weight = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      of_parts.push_back(gradients_of(parts[i], samples[i]));
+      weight += of_parts.back().weight;
+    }
+    const bool is_sum = shards_.reduction == LossReduction::kSum;
+    if (!is_sum && weight == 0) return std::nullopt;
+    const torch::NoGradGuard no_grad;
+    std::optional<Mismatch> worst;
+    for (size_t t = 0; t < expected.tensors.size(); ++t) {
+      std::vector<Tensor> rows;
+      for (const OutputGradients& part : of_parts) {
+        if (!part.tensors[t].defined()) continue;
+        const double factor = is_sum ? 1 : part.weight / weight;
+        rows.push_back(factor == 0 ? torch::zeros_like(part.tensors[t])
+                                   : part.tensors[t] * factor);
+      }
+      if (rows.size() != parts.size() || !expected.tensors[t].defined()) {
+        continue;
+      }
+      const Tensor got = torch::cat(rows, shards_.dim).to(torch::kDouble);
+      const Tensor wanted = expected.tensors[t].to(torch::kDouble);
+      const double scale = wanted.abs().max().item<double>();
+      const Tensor difference = (got - wanted).abs().flatten();
+      const int64_t at = difference.argmax().item<int64_t>();
+      const double largest = difference[at].item<double>();
+      // Roundings of a gradient's terms add up more than those of a loss.
+      constexpr double kTerms = 10;
+      const double tolerance =
+          kTerms * std::max(tolerance_of(expected.type),
+                            tolerance_of(expected.tensors[t].scalar_type()));
+      if (!std::isfinite(largest) || largest <= tolerance * scale) continue;
+      worst = {.got = got.flatten()[at].item<double>(),
+               .expected = wanted.flatten()[at].item<double>()};
+    }
+    return worst;
+  }
+
+  /// Compares the gradients of some samples with those of their halves.
+  std::optional<Mismatch> compare_gradients_of_samples(
+      const IValue& batch) const {
+    constexpr int64_t kMostElements = int64_t{1} << 22;
+    if (samples() < 2) return std::nullopt;
+    int64_t elements = 1;
+    for (const TensorAtPath& out : tensors_in(output_of(batch))) {
+      elements += out.tensor.numel();
+    }
+    const int64_t count =
+        std::clamp(samples() * kMostElements / elements, int64_t{2}, samples());
+    const int64_t half = count / 2;
+    const auto whole = part(batch, 0, count);
+    const auto first = part(batch, 0, half);
+    const auto second = part(batch, half, count - half);
+    if (!whole || !first || !second) return std::nullopt;
+    try {
+      return compare_gradients(*whole, {*first, *second}, {half, count - half});
+    } catch (const std::exception&) {
+      return std::nullopt;  // for example, a loss over pairs of samples
+    }
+  }
+
+  std::optional<Mismatch> compare_gradients_of_ranks(
+      const std::vector<IValue>& samples) const {
+    try {
+      return compare_gradients(together(samples), samples,
+                               std::vector<int64_t>(samples.size(), 1));
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
   }
 
   bool gives_the_same_again() const {
@@ -388,8 +513,9 @@ class LossCheck {
     } else if (looks_summed) {
       problem.fix =
           "it is a sum: set "
-          "TrainStepOptions().loss_reduction(LossReduction::kSum), or return "
-          "the mean";
+          "TrainStepOptions().loss_reduction(LossReduction::kSum), with a "
+          "Trainer trainer.loss_reduction(LossReduction::kSum), or return the "
+          "mean";
     } else if (is_sum) {
       problem.fix =
           "return a sum over the samples, or leave out "
@@ -404,6 +530,23 @@ class LossCheck {
           "output) brings together if there are several ranks";
     }
     findings_.problem = std::move(problem);
+  }
+
+  void judge(const std::optional<Mismatch>& gradient) {
+    if (findings_.problem || !gradient) return;
+    findings_.problem = Problem{
+        .code = ErrorCode::kBadLoss,
+        .what =
+            "the loss of a batch has the right value, but its gradient at "
+            "the outputs is not that of its parts. Nothing was updated",
+        .expected =
+            fmt::format("{:.9g} for all samples at once", gradient->expected),
+        .got = fmt::format("{:.9g}", gradient->got),
+        .fix =
+            "let each sample's part of the loss depend on its own output; "
+            "if the loss compares samples with each other (a maximum or a "
+            "norm over the batch), call forward() and compute the loss on "
+            "the whole batch"};
   }
 
   void fail(std::string reason) {

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replicas/module_comparison.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
@@ -129,6 +130,7 @@ ModuleComparison::ModuleComparison(const ReplicaGroup& group,
                                    size_t part, const KeptTensors& buffers,
                                    Compute compute)
     : group_(group),
+      parts_(parts),
       part_(part),
       inputs_(inputs_of(parts[part])),
       inputs_before_(inputs_),
@@ -157,12 +159,13 @@ ModuleComparison::Print ModuleComparison::print_of(
 void ModuleComparison::run_module() {
   start_ = RandomState::of_thread();
   const auto before = registered_in(group_.original());
-  is_telling_ =
-      has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
+  is_telling_ = has_nonzero(compute_with_module(expected_, parts_[part_],
+                                                Extent::kForwardAndBackward));
   registers_in_forward_ = registered_in(group_.original()) != before;
   if (registers_in_forward_) return;
   Print again;
-  compute_with_module(again, Extent::kForward);
+  compute_with_module(again, parts_[part_], Extent::kForward);
+  run_module_reversed();
   for (size_t i = 0; i < again.outputs.size(); ++i) {
     if (i < expected_.outputs.size() &&
         again.outputs[i] == expected_.outputs[i]) {
@@ -179,7 +182,26 @@ FirstStep::Outcome ModuleComparison::outcome() const {
           .reason = reason_of(changing_output_, group_.original().type)};
 }
 
+void ModuleComparison::run_module_reversed() const {
+  const torch::NoGradGuard no_grad;
+  const auto reverse = [](const Tensor& tensor) {
+    std::vector<int64_t> dims(static_cast<size_t>(tensor.dim()));
+    std::iota(dims.begin(), dims.end(), 0);
+    return tensor.detach().flip(dims);
+  };
+  try {
+    Print ignored;
+    compute_with_module(ignored, map_tensors(parts_[part_], reverse),
+                        Extent::kForward);
+  } catch (const std::exception&) {
+    // Lengths of sequences, for example, may have to be in order.
+    inputs_before_.restore();
+    buffers_before_.restore();
+  }
+}
+
 ShardPass ModuleComparison::compute_with_module(Print& print,
+                                                const c10::IValue& inputs,
                                                 Extent extent) const {
   const ModuleHandle& original = group_.original();
   const auto members =
@@ -188,7 +210,7 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   Replica module(original, original, group_.devices().front(), Storage::kShared,
                  Storage::kShared);
   const RandomScope same_numbers(start_);
-  ShardPass pass = compute_(module, part_, extent);
+  ShardPass pass = compute_(module, part_, inputs, extent);
   print = print_of(pass, original.buffers);
   inputs_before_.restore();
   buffers_before_.restore();
@@ -246,7 +268,7 @@ bool ModuleComparison::has_bits_of(Replica& replica) const {
   const RandomScope same_numbers(start_);
   try {
     const ShardPass pass =
-        compute_(replica, part_, Extent::kForwardAndBackward);
+        compute_(replica, part_, parts_[part_], Extent::kForwardAndBackward);
     const Print print = print_of(pass, replica.module().buffers);
     return difference(expected_, print, {}).name.empty();
   } catch (const std::exception&) {
@@ -281,7 +303,7 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
   inputs_before_.restore();
   Print again;
   const ShardPass module_pass =
-      compute_with_module(again, Extent::kForwardAndBackward);
+      compute_with_module(again, parts_[part_], Extent::kForwardAndBackward);
   inputs_after.restore();
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
@@ -333,7 +355,9 @@ Problem ModuleComparison::problem_of(const Difference& difference) const {
         "pass a factory that ties them as well); a member that changed after "
         "the module was wrapped (call rebuild()); layers that reset() or the "
         "factory makes in another way than the constructor did (make the same "
-        "ones); a clone() that builds another network";
+        "ones); a clone() that builds another network; a loss that reads a "
+        "member which forward() assigns to (return it from forward(), because "
+        "each replica has its own)";
   }
   return problem;
 }
@@ -357,6 +381,55 @@ std::unique_ptr<ModuleComparison> run_module(
     if (comparison->is_telling()) break;
   }
   return comparison;
+}
+
+void follow_members(ReplicaGroup& group, const std::vector<c10::IValue>& parts,
+                    int64_t chunks, const ReplicaGroup::RandomStream& stream,
+                    const ModuleComparison::Compute& compute) {
+  MemberWatch& members = group.members();
+  if (!members.has_change()) return;
+  if (!group.options().verify_first_step()) {
+    group.remake_replicas();
+    return members.skip();
+  }
+  const KeptTensors buffers = kept_buffers(group.original());
+  const auto comparison =
+      run_module(group, buffers, parts, chunks, stream, compute);
+  if (!comparison) {
+    group.remake_replicas();
+    return members.skip();
+  }
+  const int64_t shard =
+      group.own_shards().first + static_cast<int64_t>(comparison->part());
+  const auto is_like_module = [&] {
+    bool has_bits = false;
+    group.on_shard(shard, chunks, stream, [&](Replica& replica) {
+      group.load_replica(shard, replica);
+      has_bits = comparison->has_bits_of(replica);
+    });
+    return has_bits;
+  };
+  const bool had_effect = !is_like_module();
+  // Other shards may differ even if this one does not.
+  group.remake_replicas();
+  const bool can_tell = comparison->is_telling() &&
+                        comparison->outcome().check == StepCheck::kPassed;
+  if (had_effect && can_tell && !is_like_module()) {
+    throw ParallelError(
+        "parallel",
+        {.code = ErrorCode::kReplicaDiffers,
+         .what =
+             fmt::format("a member of {} that is not registered was "
+                         "changed, and new replicas do not have the change. "
+                         "Nothing was updated",
+                         group.original().type),
+         .expected = "replicas with the same bits",
+         .fix =
+             "let reset(), or the factory, make the module as it is now, and "
+             "call rebuild(); or pass the value to forward()"});
+  }
+  if (can_tell) return members.note(had_effect);
+  members.skip();
 }
 
 FirstStep::Findings settle(ReplicaGroup& group, const ProcessGroup& world,

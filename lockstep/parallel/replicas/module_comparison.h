@@ -37,14 +37,14 @@ class ModuleComparison {
  public:
   /// Part of a pass to be computed.
   enum class Extent { kForward, kForwardAndBackward };
-  /// Computes the shard with the given replica, including ShardPass::output and
-  /// gradient_sums.
-  using Compute =
-      std::function<ShardPass(Replica& replica, size_t part, Extent extent)>;
+  /// Computes the shard at index `part` of this rank with the given replica and
+  /// inputs, including ShardPass::output and gradient_sums.
+  using Compute = std::function<ShardPass(
+      Replica& replica, size_t part, const c10::IValue& inputs, Extent extent)>;
 
-  /// `parts` are the inputs of this rank's shards. `compute` reads the one at
-  /// index `part`. `buffers` are those of the module. All must outlive the
-  /// comparison.
+  /// `parts` are the inputs of this rank's shards, of which the one at index
+  /// `part` is compared. `buffers` are those of the module. All must outlive
+  /// the comparison.
   ModuleComparison(const ReplicaGroup& group,
                    const std::vector<c10::IValue>& parts, size_t part,
                    const KeptTensors& buffers, Compute compute);
@@ -56,6 +56,10 @@ class ModuleComparison {
   /// see whether the module changes itself. Afterwards restores the inputs, the
   /// module's buffers and .grad, and the thread's random numbers. Hooks on the
   /// module's parameters are not called.
+  ///
+  /// Members that forward() assigns to can't be restored. A last forward, of
+  /// other inputs, leaves other values in them than the shard's. A loss that
+  /// reads such a member of the module therefore differs from the module's.
   void run_module();
 
   /// Returns whether the module's forward registers parameters, buffers or
@@ -99,7 +103,10 @@ class ModuleComparison {
                         const ModuleHandle::Named& buffers);
   /// Runs the module. `print` gets the checksums of the pass, with those of the
   /// module's buffers after it.
-  ShardPass compute_with_module(Print& print, Extent extent) const;
+  ShardPass compute_with_module(Print& print, const c10::IValue& inputs,
+                                Extent extent) const;
+  /// Runs the module's forward with the inputs in reverse order.
+  void run_module_reversed() const;
   /// Returns the first difference. `skipped` are parameters that are not
   /// compared.
   Difference difference(const Print& a, const Print& b,
@@ -110,6 +117,7 @@ class ModuleComparison {
   Problem problem_of(const Difference& difference) const;
 
   const ReplicaGroup& group_;
+  const std::vector<c10::IValue>& parts_;
   size_t part_;
   std::vector<torch::Tensor> inputs_;
   KeptTensors inputs_before_;
@@ -137,6 +145,15 @@ std::unique_ptr<ModuleComparison> run_module(
     const std::vector<c10::IValue>& parts, int64_t chunks,
     const ReplicaGroup::RandomStream& stream,
     const ModuleComparison::Compute& compute);
+
+/// Follows assignments to members of the module that are not registered, if
+/// there are any since the replicas were made (MemberWatch): makes the replicas
+/// again and compares one of them with the module. Restores the module's
+/// `buffers` and throws ParallelError if it computes something else. `compute`
+/// is that of ModuleComparison. Not collective.
+void follow_members(ReplicaGroup& group, const std::vector<c10::IValue>& parts,
+                    int64_t chunks, const ReplicaGroup::RandomStream& stream,
+                    const ModuleComparison::Compute& compute);
 
 /// Ends a comparison on all ranks of `world`, and explains it if a rank found a
 /// difference. `comparison` is null on a rank without a shard. Collective.

@@ -7,10 +7,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/aligned_tensor.h"
@@ -134,6 +136,15 @@ ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
   return trial_pass(group, module, output, leaves);
 }
 
+void warn_of_assigned_members(const ReplicaGroup& group) {
+  warn_once("members-assigned", "parallel",
+            fmt::format("forward() of {0} assigns to members that are not "
+                        "registered. Each replica has its own, and those of "
+                        "model->module() keep what a trial left in them: "
+                        "return from forward() what the program reads",
+                        group.original().type));
+}
+
 }  // namespace
 
 IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
@@ -156,7 +167,14 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->begin(first + chunks);
   const bool trains = needs_graph && group->is_training();
   region->stream = group->forward_stream(trains);
-  region->build = group->build();
+  const ModuleComparison::Compute compute_with_module =
+      [&](Replica& module, size_t, const IValue& part,
+          ModuleComparison::Extent extent) {
+        return pass_of_module(*group, *region, module, part, extent);
+      };
+  follow_members(*group, parts, first + chunks, region->stream,
+                 compute_with_module);
+  region->build = group->replicas_build();
   group->phases().scatter_s = watch.restart();
   span.reset();
 
@@ -173,11 +191,10 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   std::unique_ptr<ModuleComparison> comparison;
   if (compares) {
     buffers = kept_buffers(group->original());
-    comparison = run_module(
-        *group, *buffers, parts, first + chunks, region->stream,
-        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
-          return pass_of_module(*group, *region, module, parts[part], extent);
-        });
+    comparison = run_module(*group, *buffers, parts, first + chunks,
+                            region->stream, compute_with_module);
+    if (group->members().has_change()) warn_of_assigned_members(*group);
+    group->members().skip();
   }
   std::vector<IValue> outputs(parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
@@ -272,7 +289,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
 }
 
 void ParallelBackward::check_build() const {
-  if (region_->build == group_->build()) return;
+  if (region_->build == group_->replicas_build()) return;
   throw ParallelError(
       "parallel", {.code = ErrorCode::kModuleChanged,
                    .what = "backward through a forward whose replicas are gone",

@@ -145,8 +145,7 @@ ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
     warn_of_uneven_shards(shards_, static_cast<int64_t>(devices_.size()) *
                                        options_.process_group().size());
   }
-  seed_ = options_.seed().value_or(
-      at::detail::getDefaultCPUGenerator().current_seed());
+  follow_seed();
   warn_of_imbalance(devices_);
   guard_links(devices_, options_.bad_links());
   // Tensors kept here outlive a c10::InferenceMode of the caller.
@@ -178,6 +177,7 @@ ShardRange ReplicaGroup::shards_of(size_t worker) const {
 }
 
 void ReplicaGroup::make_replicas() {
+  ++replicas_build_;
   const bool is_resident = options_.replication() == Replication::kResident;
   const bool keeps_first = options_.buffers() == Buffers::kFirstShard;
   replicas_.resize(workers_.size());
@@ -334,6 +334,7 @@ std::vector<IValue> ReplicaGroup::scatter_checked(const IValue& inputs,
 void ReplicaGroup::read_original() {
   original_ = module_.read();
   identity_ = original_.identity();
+  members_.start(original_.object);
   detail::check_on_device(original_, devices_[0]);
   parameters_.clear();
   unique_.clear();
@@ -366,6 +367,29 @@ void ReplicaGroup::rebuild() {
     // There may be no replicas now, so the next forward has to try again.
     identity_.clear();
     throw;
+  }
+}
+
+void ReplicaGroup::remake_replicas() {
+  const c10::InferenceMode normal(false);
+  try {
+    replicas_.clear();
+    make_replicas();
+  } catch (...) {
+    // As in rebuild().
+    identity_.clear();
+    throw;
+  }
+  constexpr int64_t kOften = 20;
+  if (replicas_build_ == kOften) {
+    warn_once(
+        "members-change-often", "parallel",
+        fmt::format(
+            "members of {} that are not registered changed {} times after "
+            "it was wrapped; each time all replicas are made again and "
+            "compared with it: pass such a value to forward(), or "
+            "register it as a buffer and write to that",
+            original_.type, kOften - 1));
   }
 }
 
@@ -402,8 +426,19 @@ std::vector<bool> ReplicaGroup::are_reached(
 // Running a forward or a step: the worker, buffers and random numbers of each
 // shard.
 
+void ReplicaGroup::follow_seed() {
+  if (options_.seed()) {
+    seed_ = *options_.seed();
+    return;
+  }
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  seed_ = generator.current_seed();
+}
+
 void ReplicaGroup::begin(int64_t chunks, bool uses_casts) {
   check_not_nested();
+  follow_seed();
   uses_casts_ = uses_casts;
   phases_ = {};
   restart_worker_phases();
@@ -414,7 +449,7 @@ void ReplicaGroup::begin(int64_t chunks, bool uses_casts) {
   detail::check_on_device(original_, devices_[0]);
   if (original_.members) member_snapshot_ = original_.members();
   if (original_.buffers.empty()) return;
-  const bool is_mean = options_.buffers() == Buffers::kMean;
+  const bool is_mean = averages_buffers();
   if (is_mean) shard_buffers_.assign(static_cast<size_t>(chunks), {});
   if (shards_ == 1 && !is_mean) return;
   torch::NoGradGuard no_grad;
@@ -522,14 +557,17 @@ const std::string& ReplicaGroup::name_of(size_t p) const {
   return original_.parameters[static_cast<size_t>(at - unique_.begin())].first;
 }
 
+bool ReplicaGroup::averages_buffers() const {
+  return options_.buffers() == Buffers::kMean && !original_.buffers.empty();
+}
+
 void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
   const TraceSpan span("replicate", TraceCategory::kCompute, shard);
   ParameterCasts casts;
   if (uses_casts_) casts = {cast_weights_.copies(), unique_};
   replica.refresh_for(forwards_, original_, casts);
   if (original_.members) replica.module().set_members(member_snapshot_);
-  if (!buffer_snapshot_.empty() &&
-      (shard != 0 || options_.buffers() == Buffers::kMean)) {
+  if (!buffer_snapshot_.empty() && (shard != 0 || averages_buffers())) {
     replica.set_buffers(buffer_snapshot_);
   }
 }
@@ -544,7 +582,7 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
   const TraceSpan span("forward", TraceCategory::kCompute, shard);
   if (options_.on_shard()) options_.on_shard()(inputs);
   IValue output = replica.forward(inputs);
-  if (options_.buffers() == Buffers::kMean) {
+  if (averages_buffers()) {
     torch::NoGradGuard no_grad;
     auto& kept = shard_buffers_[static_cast<size_t>(shard)];
     kept.clear();
@@ -561,7 +599,7 @@ void ReplicaGroup::finish_buffers(int64_t chunks) {
   if (original_.members && rank() == 0) {
     original_.set_members(replicas_[0].front().module().members());
   }
-  if (options_.buffers() != Buffers::kMean) return;
+  if (!averages_buffers()) return;
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < original_.buffers.size(); ++i) {
     Tensor sum = to_device(shard_buffers_[0][i], devices_[0]);

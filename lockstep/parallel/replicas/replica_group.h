@@ -69,6 +69,13 @@ class ReplicaGroup {
   void follow_module();
   /// Number of times the group was rebuilt.
   int64_t build() const { return build_; }
+  /// Makes all replicas again, with the parameters that they had. They get the
+  /// members that the original has now.
+  void remake_replicas();
+  /// Number of times the replicas were made.
+  int64_t replicas_build() const { return replicas_build_; }
+  /// Members of the original that are not registered.
+  MemberWatch& members() { return members_; }
   /// Returns whether this thread computes a shard of this group.
   bool is_at_work() const;
   /// Returns whether any part of the module is in training mode.
@@ -161,8 +168,12 @@ class ReplicaGroup {
   void check_not_nested() const;
   void read_original();
   void make_replicas();
+  /// Returns whether the module has buffers and gets the mean of the shards'.
+  bool averages_buffers() const;
   /// Returns the shards of worker `worker` of this rank.
   ShardRange shards_of(size_t worker) const;
+  /// Takes the seed of the options, or the one that torch::manual_seed() set.
+  void follow_seed();
   void watch_batch(int64_t samples, int64_t chunks, bool trains);
   /// Runs `task` for each worker in the calling thread (Worker::run_here).
   void run_here(const std::function<void(size_t worker)>& task);
@@ -175,6 +186,8 @@ class ReplicaGroup {
   ModuleHandle original_;
   std::vector<const void*> identity_;  // of original_, when it was read
   int64_t build_ = 0;                  // number of rebuild() calls
+  int64_t replicas_build_ = 0;         // number of make_replicas() calls
+  MemberWatch members_;
   std::vector<Device> devices_;
   DataParallelOptions options_;
   Device output_device_;

@@ -279,7 +279,7 @@ void ShardedUpdate::update(Reduction& reduction,
         update_block(optimizer, b, block, gradient);
       },
       &optimizer);
-  end_update();
+  end_update(optimizer, positions);
 }
 
 void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
@@ -289,6 +289,9 @@ void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
   for (size_t i = 0; i < positions.size(); ++i) {
     is_updated_[positions[i]] = has_gradient[i];
   }
+  const bool is_alone = exchange_ && exchange_->divides_update();
+  optimizer.check_memory(is_alone ? exchange_ : nullptr,
+                         group_.options().verify_memory());
   optimizer.begin_step(has_gradient);
 }
 
@@ -320,23 +323,39 @@ void ShardedUpdate::write_casts() {
                      std::vector<bool>(group_.parameters().size(), true));
 }
 
-void ShardedUpdate::end_update() {
+void ShardedUpdate::end_update(const optim::Optimizer& optimizer,
+                               const std::vector<size_t>& positions) {
+  if (const auto p = optimizer.changed_parameter()) {
+    refuse_changed_memory(
+        positions[*p],
+        "or its state was changed between two steps in a way that leaves no "
+        "trace: by a write through data() or raw memory, or by a fault of the "
+        "memory",
+        "change it with { torch::NoGradGuard no_grad; parameter.copy_(value); "
+        "}; if the program does not write there, test the memory of this host; "
+        "continue from a checkpoint");
+  }
   if (!keeps_casts_) return;
   group_.cast_weights().note_written(group_.parameters(), is_updated_);
   const size_t outdated = outdated_cast_;
   if (outdated == 0) return;
+  refuse_changed_memory(
+      outdated - 1,
+      "was changed between two steps in a way that leaves no trace (through "
+      "data() or raw memory), so this step computed with its old value",
+      "change it with { torch::NoGradGuard no_grad; parameter.copy_(value); } "
+      "and continue from a checkpoint");
+}
+
+void ShardedUpdate::refuse_changed_memory(size_t p, const char* what,
+                                          const char* fix) const {
   const ParallelError error(
       "parallel",
       {.code = ErrorCode::kParameterWritten,
-       .what = fmt::format("parameter '{}' was changed between two steps in a "
-                           "way that leaves no trace (through data() or raw "
-                           "memory), so this step computed with its old value",
-                           group_.name_of(outdated - 1)),
-       .expected = "changes that increment the version of the parameter",
-       .fix = "change it with { torch::NoGradGuard no_grad; "
-              "parameter.copy_(value); } and continue from a checkpoint"});
+       .what = fmt::format("parameter '{}' {}", group_.name_of(p), what),
+       .expected = "changes that increment the version of the tensor",
+       .fix = fix});
   if (exchange_) {
-    // Only the rank that updates the block knows it.
     group_.options().process_group().abort(std::string(error.text()));
   }
   throw error;
@@ -384,7 +403,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
         update_block(optimizer, b, block, gradient);
       },
       &optimizer);
-  end_update();
+  end_update(optimizer, positions);
 }
 
 std::string ShardedUpdate::first_not_finite(

@@ -133,9 +133,13 @@ class ShardedUpdate {
   void update_block(optim::Optimizer& optimizer, size_t b,
                     const optim::Block& block, const torch::Tensor& gradient);
   /// Ends an update of all blocks. Throws ParallelError, and aborts the process
-  /// group, if update_block() found a parameter with another value than its
-  /// copy.
-  void end_update();
+  /// group, if update_block() found memory that was changed between two steps.
+  void end_update(const optim::Optimizer& optimizer,
+                  const std::vector<size_t>& positions);
+  /// Throws ParallelError: parameter `p` `what`. Only this rank knows, so it
+  /// aborts the process group.
+  [[noreturn]] void refuse_changed_memory(size_t p, const char* what,
+                                          const char* fix) const;
 
   ReplicaGroup& group_;
   RankExchange* exchange_;

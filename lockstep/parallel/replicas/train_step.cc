@@ -115,10 +115,17 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   StepTotals& totals = passes.totals;
   totals.needs_grad =
       optimizer && (!outer.empty() || update_.needs_grad(positions));
+  if (exchange_) {
+    totals.state = exchange_->common_state().next(group_.parameters(),
+                                                  optimizer, positions);
+  }
   enter(StepPhase::kAllReduce);
   Reduction reduction =
       reduce(partials_of_rank(std::move(passes.partials), shards, loss_scale),
              shards.count(), totals);
+  if (totals.has_other_state) {
+    exchange_->common_state().explain(group_.options().process_group());
+  }
   const BatchLoss batch = batch_loss(totals, options_, is_local());
   StepResult result{.loss = batch.loss,
                     .samples = shards.batch,
@@ -206,12 +213,17 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
                           .scans_casts = scans_casts && part == 0,
                           .of_module = of_module});
   };
+  const ModuleComparison::Compute compute_with_module =
+      [&](Replica& module, size_t part, const IValue& inputs,
+          ModuleComparison::Extent extent) {
+        return compute(0, part, module, inputs, nullptr, extent);
+      };
+  follow_members(group_, shards.parts, shards.count(), group_.step_stream(),
+                 compute_with_module);
   if (checks.module || tries_casts) {
-    comparison = run_module(
-        group_, *buffers, shards.parts, shards.count(), group_.step_stream(),
-        [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
-          return compute(0, part, module, shards.parts[part], nullptr, extent);
-        });
+    comparison = run_module(group_, *buffers, shards.parts, shards.count(),
+                            group_.step_stream(), compute_with_module);
+    group_.members().skip();
   }
   if (tries_casts && comparison) {
     passes.totals.can_cast = true;

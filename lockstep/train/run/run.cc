@@ -255,14 +255,26 @@ std::optional<data::Batch> Run::next_batch(data::Loader::Iterator& next) {
   return batch;
 }
 
+StepOutcome Run::make_step(const data::Batch& batch, int64_t epoch) {
+  try {
+    return runner_.step(
+        batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
+        wanted_stop());
+  } catch (const ParallelError& error) {
+    if (error.code() != ErrorCode::kParametersDiffer || !guard_.is_on()) throw;
+    log_warning("train", lockstep::text_of(error));
+    // All ranks are here, with the state from before the step.
+    guard_.compare(step_, runner_.state_digest());
+    throw;  // what differs is not in the digest
+  }
+}
+
 // Returns true if the run is to stop.
 bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   tell(&Callback::before_step);
   const double loss_limit = runner_.loss_limit();
   const Stopwatch watch;
-  const StepOutcome outcome = runner_.step(
-      batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
-      wanted_stop());
+  const StepOutcome outcome = make_step(batch, epoch);
   last_ = {.samples = outcome.samples,
            .step_s = watch.seconds(),
            .is_skipped = outcome.is_skipped};

@@ -60,6 +60,9 @@ class Run {
   void train_epoch(int64_t epoch);
   std::optional<data::Batch> next_batch(data::Loader::Iterator& next);
   bool train_batch(const data::Batch& batch, int64_t epoch);
+  /// Makes a step. If the engine finds that the ranks' parameters or optimizer
+  /// states differ, the guard decides how the run goes on.
+  StepOutcome make_step(const data::Batch& batch, int64_t epoch);
   /// Compares the state of the ranks if that is due. Collective if so.
   void compare_ranks(const StepOutcome& outcome);
   /// Handles a spike, after a step whose update was left out because of it.

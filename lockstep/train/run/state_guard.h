@@ -11,15 +11,6 @@
 
 namespace lockstep::train {
 
-/// A difference between ranks in the bits that they should have in common.
-struct Divergence {
-  int64_t step = 0;                  ///< steps done
-  std::vector<std::string> digests;  ///< by rank
-  /// Ranks that differ from the majority; empty if no digest is shared by more
-  /// than half of the ranks.
-  std::vector<int> wrong;
-};
-
 /// Thrown on all ranks. The run goes back to the last common state.
 class StateDiverged : public TrainError {
  public:
@@ -33,10 +24,23 @@ class StateDiverged : public TrainError {
   std::string why_;
 };
 
-/// Data that a process remembers over the attempts of a run.
+/// Data that a process remembers over the attempts of a run. Its rank may be
+/// another one in each attempt.
 struct GuardHistory {
-  std::optional<Divergence> last;
-  std::vector<int> times_wrong;  ///< by rank
+  /// The digest of this process after a step.
+  struct State {
+    int64_t step = 0;
+    std::string digest;
+  };
+  std::optional<State> different;  ///< where ranks differed, until it is known
+                                   ///< which rank was wrong
+  std::optional<State> common;     ///< where the ranks were last equal
+  int times_wrong = 0;             ///< how often this process was wrong
+
+  // The same on all ranks.
+  int64_t farthest = -1;      ///< largest step after which ranks differed
+  int returns = 0;            ///< differences since that step was last passed
+  int64_t watched_until = 0;  ///< each step is compared until then
 };
 
 /// Returns the number of steps between two comparisons of the ranks' common
@@ -51,18 +55,27 @@ int64_t steps_between_comparisons(const TrainOptions& options,
 ///
 /// The steps after the last common state are repeated. Since a run has the same
 /// bits each time, their outcome shows which rank was wrong, even with two
-/// ranks. A rank that is wrong for the second time ends with an error, so that
-/// a launcher replaces it.
+/// ranks, if the others were still right. They are not if the bit changed some
+/// steps ago: the next gradients carry the change to all ranks. Then no rank is
+/// blamed, and each step is compared for a while, so that a rank which is wrong
+/// again is found at once.
+///
+/// A rank that is wrong for the second time ends with an error, so that a
+/// launcher replaces it.
 class StateGuard {
  public:
-  /// `every`: number of steps between comparisons; 0: never.
+  /// `every`: number of steps between comparisons; 0: never. Collective,
+  /// because a process that replaced another one does not know what the others
+  /// have seen.
   StateGuard(const ProcessGroup& world, int64_t every, GuardHistory& history);
 
   bool is_on() const { return every_ > 0; }
-  bool is_due(int64_t step) const { return is_on() && step % every_ == 0; }
+  /// Returns the same on all ranks.
+  bool is_due(int64_t step) const;
   /// Compares this rank's digest after `step` steps with the others.
   /// Collective. Throws StateDiverged, and TrainError on a rank that is wrong
-  /// again.
+  /// again. Throws TrainError on all ranks if the run went back many times
+  /// without making progress.
   void compare(int64_t step, const std::string& digest);
   /// Notes that this rank computed the gradients of `shards` wrong once in the
   /// last of `step` steps, and that they were repaired. Throws TrainError, so
@@ -71,13 +84,28 @@ class StateGuard {
   void note_repaired(int64_t step, const std::vector<int64_t>& shards);
 
  private:
-  /// Throws TrainError on a rank in `ranks` that was wrong before.
-  void note_wrong(const std::vector<int>& ranks, int64_t step);
-  void name_who_was_wrong(const Divergence& earlier, const std::string& digest);
+  /// The knowledge of all ranks about the state after a step. Digests are by
+  /// rank.
+  struct Evidence {
+    std::vector<std::string> digests;
+    /// Digests when the ranks differed after the same step; "" if unknown.
+    std::vector<std::string> earlier;
+    /// The digest of all ranks when they were equal here; "" if unknown.
+    std::string right;
+  };
+
+  Evidence gather(int64_t step, const std::string& digest) const;
+  /// Says which rank was wrong when the ranks differed after this step, now
+  /// that they are equal.
+  void explain(int64_t step, const Evidence& evidence);
+  [[noreturn]] void go_back(int64_t step, const Evidence& evidence);
+  /// Throws TrainError if this rank is `rank` and was wrong before.
+  void blame(int rank, int64_t step);
 
   ProcessGroup world_;
   int64_t every_;
   GuardHistory& history_;
+  int64_t repeated_ = -1;  // step after which ranks differed, on any rank
 };
 
 }  // namespace lockstep::train

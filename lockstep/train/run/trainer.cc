@@ -1,5 +1,7 @@
 #include "lockstep/train/trainer.h"
 
+#include <utility>
+
 #include "lockstep/train/run/run_training.h"
 
 namespace lockstep::train {
@@ -104,6 +106,9 @@ class TrainerTask : public Task {
         make_state, trainer_.schedule_, trainer_.torch_schedule_);
   }
 
+  bool take_rebuild() override {
+    return std::exchange(trainer_.wants_rebuild_, false);
+  }
   std::vector<std::shared_ptr<Callback>> callbacks() override {
     return trainer_.callbacks_;
   }

@@ -150,6 +150,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .seed(is_local ? mix_seed(options.seed(), rank) : options.seed())
       .zero(options.zero())
       .verify_first_step(options.verify().first_step())
+      .verify_memory(options.verify().every() == 1)
       .bad_links(options.verify().bad_links())
       .output_device(plan.devices[plan.output_device])
       .on_phase(tell_agent)

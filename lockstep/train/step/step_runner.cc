@@ -185,6 +185,7 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
                              int stop_signal) {
   const TraceLane lane(plan_.rank, "main");
   const TraceSpan span("step", TraceCategory::kStep, position.step);
+  if (task_.take_rebuild()) parts_.engine->rebuild();
   parts_.optimizer->set_position(position);
   parts_.engine->group().set_step(position.step);
   const StepInput input{.batch = batch,

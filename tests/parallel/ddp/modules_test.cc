@@ -1,9 +1,13 @@
 // Tests LibTorch's own modules, which may have undefined tensors as inputs and
 // outputs.
 #include <gtest/gtest.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformer.h>
 #include <torch/types.h>
 
@@ -104,6 +108,42 @@ TEST_P(DdpModules, OddParametersAreAveragedAsAnyOther) {
       for (size_t p = 0; p < got.size(); ++p) {
         check_same({got[p]}, {(plain[0][p] + plain[1][p]) / 2}, 1e-2);
       }
+    }
+  });
+}
+
+struct CriticImpl : torch::nn::Cloneable<CriticImpl> {
+  CriticImpl() { reset(); }
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(4, 4));
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  }
+  Tensor forward(const Tensor& x) { return norm(fc(x)); }
+  torch::nn::Linear fc{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+// In PyTorch each forward gives all ranks the buffers of rank 0.
+TEST_P(DdpModules, AFrozenDiscriminatorHasTheSameBuffersOnEveryRank) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    torch::nn::Linear generator(4, 4);
+    filled(generator.ptr());
+    const auto critic = filled(std::make_shared<CriticImpl>());
+    DistributedDataParallel<CriticImpl> model(critic, world);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor noise = inputs(8 * step + 4 * world.rank(), 4);
+      model->forward(generator->forward(noise).detach()).sum().backward();
+      for (auto& parameter : critic->parameters()) {
+        parameter.requires_grad_(false);
+      }
+      model->forward(generator->forward(noise)).square().sum().backward();
+      for (auto& parameter : critic->parameters()) {
+        parameter.requires_grad_(true);
+      }
+    }
+    for (const auto& buffer : critic->buffers()) {
+      const auto all = world.all_gather(buffer).result();
+      TORCH_CHECK(torch::equal(all[0], all[1]));
     }
   });
 }

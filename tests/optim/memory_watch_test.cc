@@ -1,0 +1,116 @@
+#include "lockstep/optim/memory_watch.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/sgd.h"
+
+namespace lockstep::optim {
+namespace {
+
+TEST(MemoryWatch, FindsABlockThatChangedAfterItWasSealed) {
+  MemoryWatch watch;
+  EXPECT_FALSE(watch.is_on());
+  watch.start(MemoryWatch::kTurns);
+  size_t found = 0;
+  // The memory of each block changes between two steps.
+  for (uint64_t step = 0; step < MemoryWatch::kTurns; ++step) {
+    watch.begin_step();
+    for (size_t block = 0; block < MemoryWatch::kTurns; ++block) {
+      found += !watch.unseal(
+          block, [&] { return MemoryWatch::Print{.sum = 2 * step}; });
+      watch.seal(block,
+                 [&] { return MemoryWatch::Print{.sum = 2 * step + 1}; });
+    }
+  }
+  // At least one block in each step but the first.
+  EXPECT_GE(found, MemoryWatch::kTurns - 1);
+}
+
+TEST(MemoryWatch, SealsEachBlockInItsTurn) {
+  MemoryWatch watch;
+  watch.start(100);
+  std::vector<bool> was_sealed(100);
+  for (size_t step = 0; step < 2 * MemoryWatch::kTurns; ++step) {
+    watch.begin_step();
+    for (size_t block = 0; block < was_sealed.size(); ++block) {
+      watch.seal(block, [&] {
+        was_sealed[block] = true;
+        return MemoryWatch::Print();
+      });
+    }
+  }
+  for (const bool sealed : was_sealed) EXPECT_TRUE(sealed);
+}
+
+TEST(MemoryWatch, AllowsWhatTheProgramWrites) {
+  MemoryWatch watch;
+  watch.start(1);
+  for (size_t step = 0; step < MemoryWatch::kTurns; ++step) {
+    watch.begin_step();
+    watch.seal(0, [] { return MemoryWatch::Print{.sum = 1}; });
+    watch.forget(0);
+    EXPECT_TRUE(watch.unseal(0, [] { return MemoryWatch::Print{.sum = 2}; }));
+    // Most elements have changed.
+    watch.seal(0, [] { return MemoryWatch::Print{.sum = 1, .sample = 1}; });
+    EXPECT_TRUE(watch.unseal(
+        0, [] { return MemoryWatch::Print{.sum = 2, .sample = 2}; }));
+  }
+}
+
+/// Makes steps until the optimizer finds a change. `change` is called before
+/// each step. Returns whether it was found.
+bool is_found(const std::function<void(torch::Tensor& parameter,
+                                       Optimizer& optimizer)>& change) {
+  torch::Tensor parameter = torch::ones({50000}).set_requires_grad(true);
+  const auto optimizer = sgd({parameter}, SGDOptions(0.1).momentum(0.9));
+  const torch::Tensor gradient = torch::ones({50000});
+  const int owner = 0;
+  const torch::NoGradGuard no_grad;
+  for (size_t step = 0; step < 2 * MemoryWatch::kTurns; ++step) {
+    if (step > 0) change(parameter, *optimizer);
+    optimizer->check_memory(&owner);
+    optimizer->begin_step({true});
+    for (size_t b = 0; b < optimizer->blocks().size(); ++b) {
+      const Block& block = optimizer->blocks()[b];
+      optimizer->update(static_cast<int64_t>(b),
+                        gradient.narrow(0, block.offset, block.length));
+    }
+    if (optimizer->changed_parameter()) return true;
+  }
+  return false;
+}
+
+void flip_each_block(const torch::Tensor& tensor) {
+  auto* bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
+  for (size_t at = 0; at < tensor.nbytes(); at += 4096) bytes[at + 4] ^= 1U;
+}
+
+TEST(OptimizerMemory, IsFoundChanged) {
+  EXPECT_TRUE(is_found([](torch::Tensor& parameter, Optimizer&) {
+    flip_each_block(parameter);
+  }));
+  EXPECT_TRUE(is_found([](torch::Tensor&, Optimizer& optimizer) {
+    optimizer.for_each_state(
+        [](const std::string&, size_t, const torch::Tensor& state) {
+          flip_each_block(state);
+        });
+  }));
+}
+
+TEST(OptimizerMemory, MayChangeWithATrace) {
+  EXPECT_FALSE(is_found([](torch::Tensor&, Optimizer&) {}));
+  EXPECT_FALSE(is_found(
+      [](torch::Tensor& parameter, Optimizer&) { parameter.clamp_(-1, 1); }));
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
+    parameter.set_data(parameter.detach() * 0.5);
+  }));
+  EXPECT_FALSE(is_found([](torch::Tensor&, Optimizer& optimizer) {
+    optimizer.load_state_dict(optimizer.state_dict());
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep::optim
