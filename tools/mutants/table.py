@@ -214,8 +214,8 @@ mutant("replicas", "shards_share_random_numbers",
        "dropout has the same mask in every shard")
 mutant("replicas", "shards_keep_buffers_of_others",
        "parallel/replicas/replica_group.cc",
-       "  if (!buffer_snapshot_.empty() &&\n",
-       "  if (!MUTANT && !buffer_snapshot_.empty() &&\n",
+       "  if (!buffer_snapshot_.empty() && (shard != 0",
+       "  if (!MUTANT && !buffer_snapshot_.empty() && (shard != 0",
        "a shard starts with the buffers that another one has changed")
 mutant("replicas", "clipping_makes_gradients_longer",
        "parallel/replicas/sharded_update.cc",
