@@ -58,7 +58,8 @@ HIGH_BIT = 22      # highest bit of a float's mantissa
 NOTICED = re.compile(
     r"after step \d+ (the ranks have different|parameters or optimizer state)|"
     r"the values of .* differ: |was repeated: |has changed in the snapshot|"
-    r"description of a snapshot in memory has changed|parameters-differ")
+    r"description of a snapshot in memory has changed|parameters-differ|"
+    r"or its state was changed between two steps")
 AFTER_STEP = re.compile(r"after step (\d+) ")
 BLAMED = (re.compile(r"was repeated: ranks? ([\d, ]+) had been wrong; "),
           re.compile(r"optimizer state of ranks? ([\d, ]+) differ"),

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -229,12 +231,49 @@ class Checker {
                             run.trace.error.empty();
                    }));
     if (is_refused) return judge_failure(*failed);
+    if (failed && is_only_ahead()) {
+      return {Kind::kRefused, "one rank differs: it ended before the others",
+              failed->trace.error};
+    }
     if (failed) {
       return finding("silence", verdict.detail + "; at the end " +
                                     failed->name + ": " + failed->trace.error);
     }
     // Before the first step, rank 0 gives the others its parameters.
     return have_all_changed() ? Verdict() : finding("silence", verdict.detail);
+  }
+
+  /// Returns whether the rank that differs left out an exchange, and the update
+  /// after that changed nothing, because its own gradients are zero. All ranks
+  /// then go on with the same parameters, as if that rank had other data, until
+  /// it ends before them.
+  bool is_only_ahead() const {
+    const auto event = std::find_if(case_.history.begin(), case_.history.end(),
+                                    is_of_one_rank);
+    if (event->what != "one_rank_no_sync") return false;
+    const std::string name = fmt::format("rank {}", event->numbers[0]);
+    const auto ahead =
+        std::find_if(runs_.begin(), runs_.end(),
+                     [&](const Run& run) { return run.name == name; });
+    if (ahead == runs_.end()) return false;
+    std::map<std::string, torch::Tensor> before;
+    bool is_after = false;
+    std::string event_after;
+    for (const Trace::Entry& entry : ahead->trace.entries) {
+      is_after = is_after || entry.label.ends_with(kOneRankDiffers);
+      const size_t colon = entry.label.find(": parameter ");
+      if (colon == std::string::npos) continue;
+      const std::string event_of = entry.label.substr(0, colon);
+      torch::Tensor& last = before[entry.label.substr(colon)];
+      if (!is_after) {
+        last = entry.value;
+        continue;
+      }
+      if (event_after.empty()) event_after = event_of;
+      if (event_of != event_after) return true;
+      if (!last.defined() || !torch::equal(last, entry.value)) return false;
+    }
+    return !event_after.empty();
   }
 
   /// Returns the rank that differs.
