@@ -290,8 +290,8 @@ void add_compare(CLI::App& app) {
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
       "language models; the whole step is timed. --pytorch needs a Python with "
-      "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with, "
-      "else python3.\n\n"
+      "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with "
+      "(`make setup` gives it torch), else python3.\n\n"
       "Example:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices 2xcpu "
       "--pytorch");

@@ -18,6 +18,10 @@ namespace {
 constexpr const char* kScript = "pytorch_step_time.py";
 // File with one line: the Python whose LibTorch Lockstep was built with.
 constexpr const char* kPythonFile = "torch_python";
+// File in an environment that tools/setup/python_env.sh made for C++ only: it
+// has torch's libraries, and Python can't import them.
+constexpr const char* kLibTorchOnly = "libtorch_only";
+constexpr const char* kDefaultPython = "python3";
 // Importing torch from a cold disk takes long.
 constexpr double kImportDeadlineSeconds = 120;
 
@@ -45,17 +49,34 @@ std::string find_python(const fs::path& share) {
   try {
     built_with = first_line(read_file(share / kPythonFile, 4096));
   } catch (const IoError&) {
-    return "python3";
+    return kDefaultPython;
   }
-  return ::access(built_with.c_str(), X_OK) == 0 ? built_with : "python3";
+  return ::access(built_with.c_str(), X_OK) == 0 ? built_with : kDefaultPython;
+}
+
+// Returns the command that gives a user a Python with torch. It does not
+// install packages into the system's Python, which Debian refuses.
+std::string install_command(const std::string& python) {
+  if (python == kDefaultPython) {
+    return "run: python3 -m venv ~/torch && ~/torch/bin/pip install torch, and "
+           "try again with LOCKSTEP_PYTHON=~/torch/bin/python";
+  }
+  const fs::path environment = fs::path(python).parent_path().parent_path();
+  const fs::path clone = environment.parent_path();
+  if (is_file(environment / kLibTorchOnly) && is_file(clone / "Makefile")) {
+    return fmt::format(
+        "run: make -C '{}' setup (it adds torch for Python, 3.5 GB on disk)",
+        clone.string());
+  }
+  return fmt::format(
+      "run: '{}' -m pip install torch (or name a Python that has torch in "
+      "LOCKSTEP_PYTHON)",
+      python);
 }
 
 // Returns why `python` can't import torch, or "" if it can.
 std::string why_no_torch(const std::string& python,
                          const std::function<bool()>& stop) {
-  constexpr const char* kFix =
-      "name a Python that has torch in the variable LOCKSTEP_PYTHON, or "
-      "install torch in this one";
   const Command command{
       .arguments = {python, "-c", "import torch.distributed.run"},
       .environment = {},
@@ -68,12 +89,13 @@ std::string why_no_torch(const std::string& python,
     return fmt::format(
         "'{}' can't import torch; expected a Python that has torch, got '{}'; "
         "{}",
-        python, line.empty() ? describe_end(result, command) : line, kFix);
+        python, line.empty() ? describe_end(result, command) : line,
+        install_command(python));
   } catch (const IoError&) {
     return fmt::format(
         "there is no Python; expected one that has torch, got '{}', which "
-        "can't be started; {}",
-        python, kFix);
+        "can't be started; name another one in LOCKSTEP_PYTHON{}",
+        python, python == kDefaultPython ? ", or install python3" : "");
   }
 }
 

@@ -196,8 +196,33 @@ TEST(FindPyTorch, SaysWhyThereIsNone) {
 
 TEST(FindPyTorch, RefusesAPythonWithoutTorch) {
   const Variable fake("LOCKSTEP_PYTHON", "/bin/false");
-  EXPECT_NE(find_pytorch().missing.find("can't import torch"),
-            std::string::npos);
+  const auto missing = find_pytorch().missing;
+  EXPECT_PRED2(contains, missing, "can't import torch");
+  EXPECT_PRED2(contains, missing, "'/bin/false' -m pip install torch");
+}
+
+// `make build` makes such an environment on a host without a GPU.
+TEST(FindPyTorch, NamesMakeSetupForAnEnvironmentThatIsForCppOnly) {
+  const TemporaryFolder clone;
+  const std::string python = clone.path(".venv/bin/python");
+  write_text(python, "#!/bin/sh\nexit 1\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  write_text(clone.path(".venv/libtorch_only"), "");
+  write_text(clone.path("Makefile"), "setup:\n");
+  const Variable named("LOCKSTEP_PYTHON", python);
+  EXPECT_PRED2(contains, find_pytorch().missing,
+               "make -C '" + clone.path() + "' setup");
+}
+
+TEST(FindPyTorch, RecommendsNoPackagesForTheSystemsPython) {
+  const Installation installation;
+  write_text(installation.python(), "#!/bin/sh\nexit 1\n");
+  const Variable none("LOCKSTEP_PYTHON", "");
+  const Variable path(
+      "PATH", std::filesystem::path(installation.python()).parent_path());
+  const auto missing = find_pytorch({}, installation.program()).missing;
+  EXPECT_PRED2(contains, missing, "python3 -m venv");
+  EXPECT_PRED2(contains, missing, "LOCKSTEP_PYTHON=");
 }
 
 }  // namespace
