@@ -306,6 +306,35 @@ void check_options(const TrainOptions& options) {
   check_not_negative("clip_grad_norm", options.clip_grad_norm());
 }
 
+void check_launched_ranks(const TrainOptions& options, int64_t group_size) {
+  const int64_t ranks = read_environment().world_size;
+  if (ranks == 1) return;
+  const auto refuse_copies = [&](const std::string& expected,
+                                 const std::string& got,
+                                 const std::string& fix) {
+    throw InvalidArgument(
+        "train", {.code = ErrorCode::kBadOption,
+                  .what = fmt::format(
+                      "the launcher started {}, and each of them would train "
+                      "the same run",
+                      counted(ranks, "rank")),
+                  .expected = expected,
+                  .got = got,
+                  .fix = fix});
+  };
+  if (options.strategy() != Strategy::kDistributed) {
+    refuse_copies(
+        "strategy ddp", "strategy " + to_string(options.strategy()),
+        "use --strategy ddp or leave out --strategy; in C++, set "
+        "strategy(train::Strategy::kDistributed) and pass lockstep::init() "
+        "to fit(). Or start the program without a launcher");
+  }
+  if (group_size == 1) {
+    refuse_copies("the group of all ranks", "a group of one rank",
+                  "pass lockstep::init() to fit()");
+  }
+}
+
 void check_shards_of_ranks(const CommunicationOptions& communication,
                            int64_t shards, int64_t ranks) {
   if (!communication.is_local() || shards % ranks == 0) return;

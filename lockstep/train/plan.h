@@ -47,6 +47,11 @@ void check_not_negative(const char* option, double value);
 /// devices and the ranks, so it can be called before there are any.
 void check_options(const TrainOptions& options);
 
+/// Throws InvalidArgument if a launcher started this process as one of several
+/// ranks, and the run would not be shared by them: each rank would train the
+/// same run. `group_size` is the number of ranks that the run knows of.
+void check_launched_ranks(const TrainOptions& options, int64_t group_size);
+
 /// Throws InvalidArgument if `ranks` ranks that make their own steps can't all
 /// have the same number of shards.
 void check_shards_of_ranks(const CommunicationOptions& communication,

@@ -51,7 +51,8 @@ class TrainerBase {
 
   /// Trains and returns the report. With Strategy::kDistributed, every rank of
   /// `group` calls it with the same options. Rank 0 writes and prints, and has
-  /// the complete report.
+  /// the complete report. Throws InvalidArgument in a rank of a launcher with
+  /// another strategy or without `group`: each rank would train the same run.
   ///
   /// Throws TrainError if the loss is not finite (naming the step and the place
   /// where this was first seen), and whatever the data, the devices and the

@@ -32,6 +32,7 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
   SAYS(ProcessGroupOptions().device_type(torch::kCUDA));
   SAYS(init(ProcessGroupOptions().device_type(torch::kCUDA)));
   train::SAYS(TrainOptions().devices(lockstep::devices("auto")));
+  train::TrainOptions().SAYS(strategy(train::Strategy::kDistributed));
   Net* model = module.get();
   SAYS(lockstep::to(*model, devices[0]));
   DistributedDataParallel(module, world, DistributedDataParallelOptions()

@@ -8,6 +8,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "tests/base/expect_problem.h"
+#include "tests/comm/scoped_environment.h"
 
 namespace lockstep::train {
 namespace {
@@ -113,6 +114,34 @@ TEST(Strategies, HaveNamesThatParse) {
 TEST(Strategies, SuggestTheNearest) {
   expect_problem(error_of<InvalidArgument>([] { parse_strategy("singel"); }),
                  ErrorCode::kUnknownName, {"'singel'", "'single'"});
+}
+
+TEST(LaunchedRanks, RefuseToTrainTheSameRunInEachRank) {
+  const ScopedEnvironment ranks({{"RANK", "1"},
+                                 {"WORLD_SIZE", "2"},
+                                 {"LOCAL_RANK", "1"},
+                                 {"LOCAL_WORLD_SIZE", "2"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", "29500"}});
+  const auto problem_of = [](Strategy strategy, int64_t group_size) {
+    const auto options = TrainOptions().strategy(strategy);
+    return error_of<InvalidArgument>(
+        [&] { check_launched_ranks(options, group_size); });
+  };
+  for (const auto strategy : {Strategy::kSingle, Strategy::kDataParallel,
+                              Strategy::kDataParallelClassic}) {
+    expect_problem(problem_of(strategy, 2), ErrorCode::kBadOption,
+                   {"2 ranks", to_string(strategy), "ddp"});
+  }
+  expect_problem(problem_of(Strategy::kDistributed, 1), ErrorCode::kBadOption,
+                 {"2 ranks", "lockstep::init()"});
+  check_launched_ranks(TrainOptions().strategy(Strategy::kDistributed), 2);
+}
+
+TEST(LaunchedRanks, AllowAnyStrategyWithoutALauncher) {
+  const ScopedEnvironment none({});
+  check_launched_ranks(TrainOptions().strategy(Strategy::kDataParallel), 1);
+  check_launched_ranks(TrainOptions().strategy(Strategy::kDistributed), 1);
 }
 
 }  // namespace

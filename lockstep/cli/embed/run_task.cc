@@ -137,6 +137,7 @@ void run_task(const RunFlags& flags, const std::string& beginning,
               train::Task& task) {
   TrainOptions options = to_train_options(flags);
   options.strategy(strategy_of(flags));
+  train::check_launched_ranks(options, read_environment().world_size);
   train::check_options(options);
   check_outputs(flags);
   // Printed first, because making devices, data and model takes a while.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/train/plan.h"
 #include "lockstep/train/run/run_training.h"
 
 namespace lockstep::train {
@@ -156,6 +157,7 @@ std::unique_ptr<Task> task_of(TrainerBase& trainer) {
 
 RunReport TrainerBase::fit(const TrainOptions& options,
                            const ProcessGroup& group) {
+  check_launched_ranks(options, group.size());
   return run_training(*task_of(*this), options, {.world = group});
 }
 
