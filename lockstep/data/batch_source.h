@@ -48,6 +48,9 @@ class BatchSource {
 
   /// Returns the number of samples in an epoch.
   virtual int64_t size() const = 0;
+  /// Returns the name of one sample, in the singular, for the line with which a
+  /// run begins: "image".
+  virtual std::string sample_name() const { return "sample"; }
   /// Returns the samples `indices`, in that order, as one batch. The loader
   /// fills in `total`. A sample may depend on the epoch (augmentation), but not
   /// on the other samples or on the thread.

@@ -21,6 +21,8 @@ class Dataset {
   void read(int64_t index, std::span<uint8_t> out) const;
   /// Returns the class of image `index`. Throws as read() does.
   int64_t label(int64_t index) const;
+  /// Returns the name of one image, in the singular: "generated image".
+  virtual std::string sample_name() const { return "image"; }
   /// Returns a SHA-256 in hex of the data, which must be the same when a run is
   /// resumed. It covers the size, all images and all labels, unless a dataset
   /// has a faster way.

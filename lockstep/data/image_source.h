@@ -33,6 +33,7 @@ class ImageSource : public BatchSource {
   ~ImageSource() override;
 
   int64_t size() const override { return dataset_->size(); }
+  std::string sample_name() const override { return dataset_->sample_name(); }
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
   /// Returns the fingerprint of the dataset.
   std::string fingerprint() const override;

@@ -285,6 +285,8 @@ class Synthetic : public Dataset {
   }
 
   int64_t size() const override { return size_; }
+  // A user whose folder of images was not found must see what is trained on.
+  std::string sample_name() const override { return "generated image"; }
   void read_checked(int64_t index, std::span<uint8_t> out) const override {
     const auto at = static_cast<size_t>(index);
     const std::span image(images_.get() + at * kFigureBytes, kFigureBytes);

@@ -45,8 +45,6 @@ class Task {
   virtual std::shared_ptr<const data::BatchSource> evaluation_data() {
     return nullptr;
   }
-  /// Returns the name of one sample, in the singular: "image".
-  virtual std::string sample_name() const { return "sample"; }
   /// Returns the tokens of a sample of a language model; 0 otherwise.
   virtual int64_t tokens_of_sample() const { return 0; }
   /// Returns the floating point operations of forward and backward for a

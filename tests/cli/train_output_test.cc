@@ -116,7 +116,7 @@ TEST_P(Strategies, SayWhatTheyMakeWithinThreeSeconds) {
     EXPECT_EQ(program.wait(), 0) << program.err();
     EXPECT_EQ(count_of(program.out(), "training cnn"), 1) << program.out();
     EXPECT_EQ(count_of(program.out(),
-                       "94,762 parameters | 10,000 images | 3 "
+                       "94,762 parameters | 10,000 generated images | 3 "
                        "steps of 8, in 2 shards\n"),
               1)
         << program.out();

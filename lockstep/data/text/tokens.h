@@ -174,6 +174,7 @@ class TokenWindows : public BatchSource {
                const TokenWindowOptions& options);
 
   int64_t size() const override { return windows_; }
+  std::string sample_name() const override { return "window"; }
   /// Throws DataError for an id outside the vocabulary.
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
   std::string fingerprint() const override { return tokens_->fingerprint(); }

@@ -34,7 +34,6 @@ class ImageTask : public train::Task {
   void go_on_with(const Settings& model) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
-  std::string sample_name() const override { return "image"; }
   Settings model() const override;
   Settings settings() const override;
   ModuleSource make_model(const torch::Device& device) override;

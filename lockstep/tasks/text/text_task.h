@@ -41,7 +41,6 @@ class TextTask : public train::Task {
              const Settings& saved) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
-  std::string sample_name() const override { return "window"; }
   int64_t tokens_of_sample() const override { return options_.model.context; }
   double flops_of_sample() const override;
   Settings model() const override;

@@ -54,15 +54,14 @@ data::LoaderOptions evaluation_options(const TrainOptions& options,
 // Throws if no batch could ever be full. The size and the memory of the steps
 // would not be those that were asked for.
 void check_fills_a_batch(const data::BatchSource& data,
-                         const TrainOptions& options,
-                         const std::string& sample_name) {
+                         const TrainOptions& options) {
   const int64_t samples = data.size();
   if (options.batch_size() <= samples) return;
   throw InvalidArgument(
       "train",
       {.code = ErrorCode::kBadOption,
        .what = fmt::format("the data have {}, which do not fill a batch",
-                           counted(samples, sample_name)),
+                           counted(samples, data.sample_name())),
        .expected = fmt::format("a batch size of at most {}", samples),
        .got = fmt::format("{}", options.batch_size()),
        .fix = fmt::format("use --batch-size {}, or more data", samples)});
@@ -139,7 +138,8 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
   if (log_.report().started_at == 0)
     log_.report().started_at = monitor::now_s();
   runner_.describe(log_.report());
-  log_.begin(training_data_->size(), task_.sample_name(), total_steps_);
+  log_.begin(training_data_->size(), training_data_->sample_name(),
+             total_steps_);
   if (resume_) {
     runner_.load_state(*resume_);
     if (resume_->state) {
@@ -199,7 +199,7 @@ std::shared_ptr<const data::BatchSource> Run::open_training_data() {
               saved_settings(options_, context_.world, resume_));
   auto& data = history_.training_data;
   if (!data) data = task_.training_data();
-  if (data) check_fills_a_batch(*data, options_, task_.sample_name());
+  if (data) check_fills_a_batch(*data, options_);
   return data;
 }
 
