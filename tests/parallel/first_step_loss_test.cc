@@ -91,6 +91,83 @@ TEST(FirstStepLoss, ThatDrawsRandomNumbersIsReportedOnce) {
   EXPECT_EQ(text.find("could not check"), text.rfind("could not check"));
 }
 
+/// A module that returns the loss of its inputs and classes, as language models
+/// do that never make the logits of all tokens.
+struct LossNetImpl : torch::nn::Cloneable<LossNetImpl> {
+  explicit LossNetImpl(torch::Reduction::Reduction reduction)
+      : reduction_(reduction) {
+    reset();
+  }
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(6, 4));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    dropout = register_module("dropout", torch::nn::Dropout(0.5));
+  }
+  Tensor forward(const Tensor& x, const Tensor& y) {
+    return torch::cross_entropy_loss(dropout(fc(norm(x))), y, {}, reduction_,
+                                     /*ignore_index=*/0);
+  }
+  torch::Reduction::Reduction reduction_;
+  torch::nn::Linear fc{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+
+StepResult step_of_loss_net(torch::Reduction::Reduction reduction,
+                            const Tensor& labels,
+                            const DataParallelOptions& options) {
+  const DataParallel model(std::make_shared<LossNetImpl>(reduction), slices(2),
+                           options);
+  return model->train_step(
+      std::make_tuple(images(), labels), labels,
+      [](const Tensor& loss, const Tensor&) { return loss; });
+}
+
+TEST(FirstStepLoss, OfAModuleThatReturnsItsLossIsChecked) {
+  const LogCapture log;
+  const Tensor counted = classes().clamp_min(1);
+  for (const int64_t shards : {2, 12}) {
+    const auto options = DataParallelOptions().shards(shards);
+    EXPECT_NO_THROW(step_of_loss_net(torch::Reduction::Mean, counted, options));
+    EXPECT_PRED2(
+        contains,
+        text_of_error(
+            [&] { step_of_loss_net(torch::Reduction::Sum, counted, options); },
+            ErrorCode::kBadLoss),
+        "LossReduction::kSum");
+  }
+  // The mean over the labels that are not ignored.
+  const Tensor ignored = torch::tensor({0, 0, 0, 1, 2, 3, 1, 1, 1, 1, 1, 1});
+  text_of_error(
+      [&] {
+        step_of_loss_net(torch::Reduction::Mean, ignored,
+                         DataParallelOptions().shards(2));
+      },
+      ErrorCode::kBadLoss);
+  EXPECT_EQ(log.text().find("could not check"), std::string::npos)
+      << log.text();
+}
+
+// BatchNorm and dropout of a module that the check ran as well.
+TEST(FirstStepLoss, OfAModuleThatReturnsItsLossDoesNotChangeTheStep) {
+  const Tensor labels = classes().clamp_min(1);
+  const auto bits_after = [&](bool checks) {
+    torch::manual_seed(3);
+    const auto net = std::make_shared<LossNetImpl>(torch::Reduction::Mean);
+    const DataParallel model(net, slices(2),
+                             DataParallelOptions().verify_first_step(checks));
+    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      model->train_step(
+          std::make_tuple(images(), labels), labels,
+          [](const Tensor& loss, const Tensor&) { return loss; }, *sgd);
+    }
+    EXPECT_TRUE(net->is_training());
+    return bytes_of(*net);
+  };
+  EXPECT_TRUE(bits_after(true) == bits_after(false));
+}
+
 TEST(FirstStepLoss, WhoseTermsCancelOutIsComparedAsExactlyAsTheyAre) {
   const auto cancelling = [](const Tensor& output, const Tensor&) {
     return (output - output.detach().mean({1}, /*keepdim=*/true)).mean();

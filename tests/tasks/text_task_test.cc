@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
 #include "lockstep/train/run/run_training.h"
@@ -181,6 +182,19 @@ TEST_F(TextRuns, LearnAlikeInAllTypes) {
     // Weights are rounded to 8 and 11 bits, so each step is off by about 1e-2.
     EXPECT_NEAR(report.losses.back(), fp32.losses.back(), 0.05);
     EXPECT_EQ(report.skipped_steps, 0);
+  }
+}
+
+// Their modules return the loss, and not the logits of all tokens.
+TEST_F(TextRuns, HaveALossThatTheFirstStepChecks) {
+  for (const Precision type :
+       {Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16}) {
+    const LogCapture log;
+    TrainOptions options = run(type);
+    options.max_steps(1);
+    train(options);
+    EXPECT_EQ(log.text().find("could not check"), std::string::npos)
+        << log.text();
   }
 }
 

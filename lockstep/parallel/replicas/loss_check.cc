@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -14,6 +15,7 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
+#include "lockstep/parallel/replicas/module_loss.h"
 
 namespace lockstep {
 
@@ -91,7 +93,9 @@ bool any_tensor(const IValue& value, bool (*is_one)(const Tensor&)) {
                      [&](const TensorAtPath& at) { return is_one(at.tensor); });
 }
 
-bool is_scalar(const Tensor& tensor) { return tensor.dim() == 0; }
+bool is_differentiable(const Tensor& tensor) {
+  return tensor.is_floating_point() || tensor.is_complex();
+}
 
 bool is_reduced(const Tensor& tensor) {
   return c10::isReducedFloatingType(tensor.scalar_type());
@@ -128,12 +132,6 @@ class LossCheck {
 
   std::optional<IValue> run() {
     if (samples() == 0) return std::nullopt;
-    if (any_tensor(shards_.passes.front().output, is_scalar)) {
-      fail(
-          "forward() returns a scalar, the loss itself perhaps, which "
-          "is that of one shard");
-      return std::nullopt;
-    }
     std::optional<IValue> sample;
     std::optional<Value> whole;
     std::vector<Value> of_shards;
@@ -201,6 +199,16 @@ class LossCheck {
     judge(of_gradients);
   }
 
+  /// Calls the loss function for the first shard, and returns whether it gives
+  /// the same loss again.
+  bool gives_the_same_again() const {
+    const ShardPass& first = shards_.passes.front();
+    const Value again = call(batch_of(first.output, shards_.first_target),
+                             shards_.samples.front());
+    const double loss = first.loss.item<double>();
+    return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
+  }
+
  private:
   struct Losses {
     Value whole;
@@ -244,12 +252,12 @@ class LossCheck {
     if (shards_.passes.size() == 1) return shards_.passes.front().output;
     std::vector<IValue> outputs;
     for (const ShardPass& pass : shards_.passes) outputs.push_back(pass.output);
-    return gather(outputs, shards_.device, shards_.dim);
+    return gather(outputs, shards_.replica.device(), shards_.dim);
   }
 
   IValue whole_target() const {
     return map_tensors(shards_.target, [&](const Tensor& tensor) {
-      return to_device(tensor.detach(), shards_.device);
+      return to_device(tensor.detach(), shards_.replica.device());
     });
   }
 
@@ -341,8 +349,8 @@ class LossCheck {
       outputs.push_back(output_of(sample));
       targets.push_back(target_of(sample));
     }
-    return batch_of(gather(outputs, shards_.device, shards_.dim),
-                    gather(targets, shards_.device, shards_.dim));
+    return batch_of(gather(outputs, shards_.replica.device(), shards_.dim),
+                    gather(targets, shards_.replica.device(), shards_.dim));
   }
 
   /// Gradients of a loss at its outputs.
@@ -359,7 +367,7 @@ class LossCheck {
   OutputGradients gradients_of(const IValue& batch, int64_t samples) const {
     std::vector<Tensor> leaves;
     const IValue output = map_tensors(output_of(batch), [&](const Tensor& out) {
-      if (!out.is_floating_point() && !out.is_complex()) return out;
+      if (!is_differentiable(out)) return out;
       leaves.push_back(out.detach().clone().set_requires_grad(true));
       return leaves.back();
     });
@@ -428,7 +436,9 @@ class LossCheck {
   std::optional<Mismatch> compare_gradients_of_samples(
       const IValue& batch) const {
     constexpr int64_t kMostElements = int64_t{1} << 22;
-    if (samples() < 2) return std::nullopt;
+    if (samples() < 2 || !any_tensor(output_of(batch), is_differentiable)) {
+      return std::nullopt;
+    }
     int64_t elements = 1;
     for (const TensorAtPath& out : tensors_in(output_of(batch))) {
       elements += out.tensor.numel();
@@ -455,14 +465,6 @@ class LossCheck {
     } catch (const std::exception&) {
       return std::nullopt;
     }
-  }
-
-  bool gives_the_same_again() const {
-    const ShardPass& first = shards_.passes.front();
-    const Value again = call(batch_of(first.output, shards_.first_target),
-                             shards_.samples.front());
-    const double loss = first.loss.item<double>();
-    return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
   }
 
   /// Compares the loss of the whole with those of its parts. `of` says what
@@ -558,6 +560,28 @@ class LossCheck {
   FirstStep::Findings& findings_;
 };
 
+/// Calls `check` for a few samples of `shards`, whose module returns its loss.
+void check_with_module(const ComputedShards& shards,
+                       FirstStep::Findings& findings,
+                       const std::function<void(LossCheck&)>& check) {
+  try {
+    const ModuleLoss module(shards);
+    const ComputedShards few = module.shards();
+    LossCheck of_module(few, findings);
+    check(of_module);
+  } catch (const std::exception& error) {
+    findings.loss = {
+        .check = StepCheck::kImpossible,
+        .reason = fmt::format(
+            "forward() returns a scalar, the loss itself perhaps, which can't "
+            "be computed for a few samples in evaluation mode ({})",
+            text_of(error))};
+  }
+  // As in LossCheck::run(): values that the loss function records are then
+  // those of the first shard again.
+  LossCheck(shards, findings).gives_the_same_again();
+}
+
 /// Returns the types and shapes of the tensors in a sample, as text.
 std::string layout_of(const IValue& sample) {
   std::string layout;
@@ -572,7 +596,11 @@ std::string layout_of(const IValue& sample) {
 std::optional<IValue> check_loss_is_mean(const ComputedShards& shards,
                                          FirstStep::Findings& findings) {
   const torch::AutoGradMode with_grad(true);
-  return LossCheck(shards, findings).run();
+  if (!ModuleLoss::is_in(shards)) return LossCheck(shards, findings).run();
+  std::optional<IValue> sample;
+  check_with_module(shards, findings,
+                    [&](LossCheck& check) { sample = check.run(); });
+  return sample;
 }
 
 std::vector<IValue> gather_samples(const ProcessGroup& world,
@@ -608,7 +636,11 @@ void check_loss_over_ranks(const ComputedShards& shards,
                            const std::vector<IValue>& samples,
                            FirstStep::Findings& findings) {
   const torch::AutoGradMode with_grad(true);
-  LossCheck(shards, findings).compare_ranks(samples);
+  if (!ModuleLoss::is_in(shards)) {
+    return LossCheck(shards, findings).compare_ranks(samples);
+  }
+  check_with_module(shards, findings,
+                    [&](LossCheck& check) { check.compare_ranks(samples); });
 }
 
 }  // namespace lockstep

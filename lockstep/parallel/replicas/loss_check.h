@@ -8,7 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/device/device.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/parallel/replicas/first_step.h"
 #include "lockstep/parallel/replicas/verified_pass.h"
@@ -20,7 +20,11 @@ struct ComputedShards {
   const ShardLoss& loss;
   LossReduction reduction;
   int64_t dim;
-  const Device& device;  ///< device on which the shards are gathered
+  /// Replica that computed the first shard. The shards are gathered on its
+  /// device.
+  const Replica& replica;
+  /// Arguments of forward() for all shards. Their tensors may be shared().
+  const std::vector<c10::IValue>& inputs;
   /// Target of all shards. Its tensors may be shared().
   const c10::IValue& target;
   /// The first shard's part of `target`.
@@ -43,6 +47,9 @@ struct ComputedShards {
 /// samples are computed in float if the outputs are half or bfloat16 and the
 /// loss function accepts float. Called in the thread of the first shard's
 /// device.
+///
+/// If the module returns a scalar, the loss itself, the check computes the loss
+/// of a few samples with the module (ModuleLoss).
 std::optional<c10::IValue> check_loss_is_mean(const ComputedShards& shards,
                                               FirstStep::Findings& findings);
 

@@ -94,6 +94,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const double loss_scale = optimizer ? options_.loss_scale() : 1;
   Passes passes = compute_shards({.shards = shards,
                                   .differentiable = differentiable,
+                                  .inputs = inputs,
                                   .target = target,
                                   .loss = loss,
                                   .loss_scale = loss_scale,
@@ -506,8 +507,6 @@ void TrainStep::end_casts(const StepTotals& totals, const Passes& passes) {
   }
 }
 
-// Checks of the first step.
-
 TrainStep::Checks TrainStep::checks_of(const ShardLoss& loss) const {
   const FirstStep& first = first_step();
   // With one shard, the shard is the whole batch.
@@ -520,20 +519,21 @@ void TrainStep::check_loss(const StepInput& step,
                            const std::vector<ShardPass>& parts,
                            FirstStep::Findings& findings) const {
   const Shards& shards = step.shards;
-  const ShardRange own = group_.own_shards();
+  const int64_t own = group_.own_shards().first;
   const auto in_first_shard = [&](const auto& check) {
     group_.on_shard(
-        own.first, shards.count(), group_.step_stream(), [&](Replica& replica) {
+        own, shards.count(), group_.step_stream(), [&](Replica& replica) {
           const TraceSpan span("check loss", TraceCategory::kCompute);
           const IValue first_target =
               detached(inputs_and_target(shards.parts.front()).second);
           const auto samples =
               std::span(shards.samples)
-                  .subspan(static_cast<size_t>(own.first), parts.size());
+                  .subspan(static_cast<size_t>(own), parts.size());
           check(ComputedShards{.loss = step.loss,
                                .reduction = options_.loss_reduction(),
                                .dim = group_.dim(),
-                               .device = replica.device(),
+                               .replica = replica,
+                               .inputs = step.inputs,
                                .target = step.target,
                                .first_target = first_target,
                                .passes = parts,

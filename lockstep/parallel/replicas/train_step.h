@@ -83,6 +83,7 @@ class TrainStep {
   struct StepInput {
     const Shards& shards;
     const DifferentiableInputs& differentiable;
+    const std::vector<c10::IValue>& inputs;
     const c10::IValue& target;
     const ShardLoss& loss;
     double loss_scale;          ///< multiplies the loss before its backward
