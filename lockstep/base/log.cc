@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -75,7 +76,7 @@ void log(LogLevel level, std::string_view component, std::string_view text) {
   if (state().captured) {
     state().captured->push_back(std::move(line));
   } else if (level >= log_level()) {
-    write_line(line + "\n");
+    write_line(std::string(erase_unfinished_line(STDERR_FILENO)) + line + "\n");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int kUsualColumns = 80;
 
+std::atomic<bool> has_unfinished_line = false;
+
 /// Formats three significant digits without an exponent: 1.23, 12.3, 123.
 std::string three_digits(double value) {
   const double size = std::abs(value);
@@ -27,7 +30,9 @@ std::string three_digits(double value) {
 
 }  // namespace
 
-bool is_terminal(int fd) { return ::isatty(fd) == 1; }
+bool is_terminal(int fd) {
+  return ::isatty(fd) == 1 && !env("OMPI_COMM_WORLD_RANK");
+}
 
 int terminal_width(int fd) {
   struct winsize size {};
@@ -40,6 +45,13 @@ int terminal_width(int fd) {
 }
 
 bool wants_colour(int fd) { return is_terminal(fd) && !env("NO_COLOR"); }
+
+void note_unfinished_line() { has_unfinished_line = true; }
+
+std::string_view erase_unfinished_line(int fd) {
+  if (!has_unfinished_line || !is_terminal(fd)) return "";
+  return has_unfinished_line.exchange(false) ? "\r\x1b[2K" : "";
+}
 
 bool locale_is_utf8() {
   // setlocale() uses the same order.

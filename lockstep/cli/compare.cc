@@ -19,6 +19,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
@@ -52,45 +53,29 @@ struct CompareFlags {
 class RoundProgress {
  public:
   explicit RoundProgress(const report::RoundLimits& rounds) : rounds_(rounds) {}
-  ~RoundProgress() { erase(); }
-  RoundProgress(const RoundProgress&) = delete;
-  RoundProgress& operator=(const RoundProgress&) = delete;
 
   void show(const report::StartedRun& run) {
     if (started_ == 0) watch_.restart();
     const std::string left = time_left(run);
     ++started_;
-    if (!is_terminal_ && run.round == shown_round_) return;
+    const bool is_new = shown_round_ != run.round;
     shown_round_ = run.round;
-    erase();
     const std::string round =
         run.round == 0
             ? "warm-up"
             : fmt::format("round {} of {}{}", run.round, run.until_round,
                           run.until_round < rounds_.most ? " or more" : "");
-    if (is_terminal_) {
-      fmt::print(stderr, "[compare] {}, {}{} ...", run.label, round, left);
-    } else {
-      fmt::print(stderr, "[compare] {}{}\n", round, left);
+    if (line_.is_on_terminal()) {
+      line_.show(fmt::format("{}, {}{}", run.label, round, left));
+    } else if (is_new) {
+      line_.say(round + left);
     }
-    std::fflush(stderr);
-    has_line_ = is_terminal_;
   }
 
   // Prints a line that is not erased.
-  void say(const std::string& text) {
-    erase();
-    const auto width = static_cast<size_t>(terminal_width(STDERR_FILENO));
-    const std::string line = "[compare] " + text;
-    fmt::print(stderr, "{}\n", is_terminal_ ? wrap(line, width, 2) : line);
-  }
+  void say(const std::string& text) { line_.say(text); }
 
  private:
-  void erase() {
-    if (has_line_) fmt::print(stderr, "\r\033[K");
-    has_line_ = false;
-  }
-
   // Estimates the time from the average of the runs so far. There may be more
   // rounds after the next check of the verdicts.
   std::string time_left(const report::StartedRun& run) const {
@@ -107,8 +92,7 @@ class RoundProgress {
   Stopwatch watch_;
   int64_t started_ = 0;  // number of runs
   int64_t shown_round_ = -1;
-  bool is_terminal_ = is_terminal(STDERR_FILENO);
-  bool has_line_ = false;
+  ProgressLine line_{"compare"};
 };
 
 // An explicit number of rounds is also the maximum, unless --max-rounds is

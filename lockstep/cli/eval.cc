@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -8,11 +10,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
@@ -126,6 +130,14 @@ tasks::TextSpec choose_text(const DataFlags& flags,
   return spec;
 }
 
+// Shows how far an evaluation is.
+std::function<void(int64_t, int64_t)> show_batches(ProgressLine& line) {
+  return [&line, watch = Stopwatch()](int64_t done, int64_t total) {
+    line.show(fmt::format("batch {} of {}{}", done + 1, total,
+                          time_left_text(done, total, watch.seconds())));
+  };
+}
+
 void eval_text(const EvalFlags& flags, const std::string& checkpoint,
                const CheckpointInfo& info) {
   if (flags.data.tokenizer) {
@@ -139,7 +151,11 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
   options.devices = to_devices(flags.devices, "all");
   options.batch_size = flags.batch_size.value_or(options.batch_size);
   options.loader_workers = flags.workers;
-  const auto report = tasks::evaluate_text(options);
+  const auto report = [&] {
+    ProgressLine line("eval");
+    options.on_batch = show_batches(line);
+    return tasks::evaluate_text(options);
+  }();
   flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 
@@ -165,7 +181,11 @@ void run(const EvalFlags& flags) {
   options.channels_last = use_channels_last(
       flags.channels_last, models::spec_from_settings(info.model),
       options.devices);
-  const auto report = tasks::evaluate_checkpoint(options);
+  const auto report = [&] {
+    ProgressLine line("eval");
+    options.on_batch = show_batches(line);
+    return tasks::evaluate_checkpoint(options);
+  }();
   flags.as_json ? print_json(report) : print_text(report, options.data);
 }
 

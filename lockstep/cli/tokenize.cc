@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <thread>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -11,6 +9,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
@@ -25,37 +24,19 @@ struct TokenizeFlags {
   bool as_json = false;
 };
 
-// Shows progress: on a terminal in a line that changes, elsewhere in a line
-// every 10 seconds.
 class TokenizeProgress {
  public:
-  ~TokenizeProgress() { erase(); }
-
   void show(int64_t done, int64_t total) {
-    constexpr double kSecondsBetweenLines = 10;
-    if (!is_terminal_ && since_line_.seconds() < kSecondsBetweenLines) return;
-    since_line_.restart();
-    erase();
     const double speed =
         static_cast<double>(done) / std::max(since_start_.seconds(), 1e-6);
-    fmt::print(stderr, "[tokenize] {} of {} | {}/s{}",
-               format_bytes(static_cast<double>(done)),
-               format_bytes(static_cast<double>(total)), format_bytes(speed),
-               is_terminal_ ? " ..." : "\n");
-    std::fflush(stderr);
-    has_line_ = is_terminal_;
+    line_.show(fmt::format(
+        "{} of {} | {}/s", format_bytes(static_cast<double>(done)),
+        format_bytes(static_cast<double>(total)), format_bytes(speed)));
   }
 
  private:
-  void erase() {
-    if (has_line_) fmt::print(stderr, "\r\033[K");
-    has_line_ = false;
-  }
-
   Stopwatch since_start_;
-  Stopwatch since_line_;
-  bool is_terminal_ = is_terminal(STDERR_FILENO);
-  bool has_line_ = false;
+  ProgressLine line_{"tokenize"};
 };
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of(

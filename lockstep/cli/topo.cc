@@ -1,14 +1,13 @@
 #include <memory>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
@@ -36,15 +35,10 @@ struct TopoFlags {
 
 std::vector<LinkSpeed> measured(const std::vector<Device>& devices) {
   install_accounting_allocator();
-  const bool has_terminal = is_terminal(STDERR_FILENO);
-  auto speeds = inspect::measure_links(
-      links_between(devices), {}, [has_terminal](const Link& link) {
-        if (has_terminal) {
-          fmt::print(stderr, "\r\033[Kmeasuring {}", link.name());
-        }
-      });
-  if (has_terminal) fmt::print(stderr, "\r\033[K");
-  return speeds;
+  ProgressLine line("topo");
+  return inspect::measure_links(
+      links_between(devices), {},
+      [&line](const Link& link) { line.show("measuring " + link.name()); });
 }
 
 nlohmann::ordered_json to_json(const Topology& topology,

@@ -127,6 +127,40 @@ TEST(TerminalWidth, IsThatOfTheTerminal) {
   ::close(terminal);
 }
 
+class PseudoTerminal : public testing::Test {
+ protected:
+  void SetUp() override {
+    terminal_ = ::posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal_ < 0) GTEST_SKIP() << "this system gives out no terminals";
+    ::grantpt(terminal_);
+    ::unlockpt(terminal_);
+  }
+  void TearDown() override {
+    if (terminal_ >= 0) ::close(terminal_);
+  }
+  int terminal_ = -1;
+};
+
+TEST_F(PseudoTerminal, HasItsUnfinishedLineErasedOnce) {
+  const std::string code = "\r\x1b[2K";
+  EXPECT_EQ(erase_unfinished_line(terminal_), "");
+  note_unfinished_line();
+  const int file = ::open("/dev/null", O_WRONLY);
+  EXPECT_EQ(erase_unfinished_line(file), "");
+  ::close(file);
+  EXPECT_EQ(erase_unfinished_line(terminal_), code);
+  EXPECT_EQ(erase_unfinished_line(terminal_), "");
+}
+
+// mpirun gives its ranks one, and may itself write to a file.
+TEST_F(PseudoTerminal, IsNoTerminalForARankOfOpenMpi) {
+  ::setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  EXPECT_FALSE(is_terminal(terminal_));
+  EXPECT_FALSE(wants_colour(terminal_));
+  ::unsetenv("OMPI_COMM_WORLD_RANK");
+  EXPECT_TRUE(is_terminal(terminal_));
+}
+
 TEST(Counted, HasTheWordInTheFormThatTheNumberNeeds) {
   EXPECT_EQ(counted(1, "chunk"), "1 chunk");
   EXPECT_EQ(counted(0, "chunk"), "0 chunks");

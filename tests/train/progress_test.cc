@@ -141,6 +141,25 @@ TEST(Progress, ErasesTheBarBeforeALineAndAtTheEnd) {
   EXPECT_EQ(text.substr(text.size() - 5), "\r\x1b[2K");
 }
 
+// The evaluation of a large model takes minutes.
+TEST(Progress, ShowsAnEvaluationFromItsBeginning) {
+  Output output;
+  Progress progress(ProgressStyle::kBar, 1, output.file());
+  progress.evaluation(0, 40);
+  EXPECT_PRED2(contains, output.text(), "evaluation ");
+  EXPECT_PRED2(contains, output.text(), " 0/40");
+  EXPECT_EQ(render_evaluation(10, 40, 29.6, 40, false),
+            "evaluation ==......... 10/40 | 30 s left");
+  EXPECT_EQ(render_evaluation(10, 40, 29.6, 12, false), "evaluation 1");
+}
+
+TEST(Progress, PrintsNoLineForAShortEvaluation) {
+  Output output;
+  Progress progress(ProgressStyle::kLines, 1, output.file());
+  for (int64_t done = 0; done < 40; ++done) progress.evaluation(done, 40);
+  EXPECT_EQ(output.text(), "");
+}
+
 TEST(Progress, NoneWritesNothing) {
   Output output;
   Progress progress(ProgressStyle::kNone, 1, output.file());

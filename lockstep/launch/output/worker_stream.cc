@@ -16,6 +16,7 @@
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/printable.h"
+#include "lockstep/base/terminal.h"
 
 namespace lockstep::launch {
 namespace {
@@ -143,6 +144,7 @@ void LineOutput::end_of_rewrite() {
 }
 
 void LineOutput::emit(std::string_view line) {
+  console_.add(erase_unfinished_line(console_.fd()));
   console_.add(label_);
   console_.add(line);
   console_.add("\n");
@@ -182,6 +184,9 @@ void WorkerStream::take(std::string_view bytes) {
   if (!plan_.is_shown) return;
   if (plan_.is_raw) {
     console_.add(bytes);
+    // A progress bar rewrites the line that it is in.
+    const auto last_line = bytes.substr(bytes.rfind('\n') + 1);
+    if (last_line.find('\r') != std::string_view::npos) note_unfinished_line();
   } else {
     lines_.add(bytes);
   }

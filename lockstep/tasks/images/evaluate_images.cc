@@ -57,7 +57,11 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   const ImageTask task({.model = spec, .data = options.data});
   Engine engine(module_of(model, spec, options.channels_last), options.devices,
                 DataParallelOptions());
-  report.test = train::evaluate(engine, task, loader);
+  int64_t done = 0;
+  report.test = train::evaluate(engine, task, loader, [&] {
+    if (options.on_batch) options.on_batch(done++, loader.batches());
+    return false;
+  });
   report.seconds = watch.seconds();
   return report;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct EvalOptions {
   int64_t batch_size = 250;
   int loader_workers = 1;
   bool channels_last = false;
+  /// Called before each batch with the number of batches done and of all.
+  std::function<void(int64_t done, int64_t total)> on_batch{};
 };
 
 /// Returns the data that the run of a checkpoint was trained on. Throws

@@ -169,7 +169,11 @@ TextEvalReport evaluate_text(const TextEvalOptions& options) {
                                   .workers(options.loader_workers));
   Engine engine(TextTask::engine_module(loaded.model), options.devices,
                 DataParallelOptions());
-  report.test = train::evaluate(engine, task, loader);
+  int64_t done = 0;
+  report.test = train::evaluate(engine, task, loader, [&] {
+    if (options.on_batch) options.on_batch(done++, loader.batches());
+    return false;
+  });
   report.tokens = report.test.samples * loaded.model->spec().context;
   report.seconds = watch.seconds();
   return report;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ struct TextEvalOptions {
   std::vector<Device> devices;
   int64_t batch_size = 64;  ///< windows
   int loader_workers = 1;
+  /// Called before each batch with the number of batches done and of all.
+  std::function<void(int64_t done, int64_t total)> on_batch{};
 };
 
 struct TextEvalReport {

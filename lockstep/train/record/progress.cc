@@ -16,6 +16,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr double kRedrawEvery_s = 0.1;
+constexpr double kEvaluationLineEvery_s = 10;
 constexpr int kLongestBar = 30;
 constexpr int kShortestBar = 8;
 constexpr int kUsualColumns = 80;
@@ -122,6 +123,20 @@ std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
   return head + draw(fraction, std::min(free(), kLongestBar), is_utf8) + tail;
 }
 
+std::string render_evaluation(int64_t done, int64_t total, double seconds_left,
+                              int width, bool is_utf8) {
+  const std::string head = "evaluation ";
+  std::string tail = fmt::format(" {}/{}", done, total);
+  if (done > 0) tail += fmt::format(" | {} left", whole_seconds(seconds_left));
+  const int free = width - static_cast<int>(head.size() + tail.size());
+  if (free < kShortestBar) {
+    return (head + tail).substr(0, static_cast<size_t>(std::max(width, 0)));
+  }
+  const double fraction = static_cast<double>(done) /
+                          static_cast<double>(std::max<int64_t>(total, 1));
+  return head + draw(fraction, std::min(free, kLongestBar), is_utf8) + tail;
+}
+
 int terminal_columns(std::FILE* out) {
   if (is_terminal(fileno(out))) return terminal_width(fileno(out));
   const auto columns = parse_number<int>(env(kTerminalColumns).value_or(""));
@@ -150,14 +165,39 @@ void Progress::step(const StepProgress& step) {
   }
   if (style_ != ProgressStyle::kBar) return;
   if (has_bar_ && !is_last && since_redraw_.seconds() < kRedrawEvery_s) return;
+  show_bar([&](int width) { return render_bar(text, width, is_utf8_); });
+}
+
+void Progress::evaluation(int64_t done, int64_t total) {
+  if (done == 0) {
+    since_evaluation_.restart();
+    since_evaluation_line_.restart();
+  }
+  const double seconds_left = since_evaluation_.seconds() *
+                              static_cast<double>(total - done) /
+                              static_cast<double>(std::max<int64_t>(done, 1));
+  if (style_ == ProgressStyle::kLines) {
+    if (since_evaluation_line_.seconds() < kEvaluationLineEvery_s) return;
+    since_evaluation_line_.restart();
+    line(fmt::format("evaluation {}/{} | {} left", done, total,
+                     whole_seconds(seconds_left)));
+  }
+  if (style_ != ProgressStyle::kBar) return;
+  if (done > 0 && since_redraw_.seconds() < kRedrawEvery_s) return;
+  show_bar([&](int width) {
+    return render_evaluation(done, total, seconds_left, width, is_utf8_);
+  });
+}
+
+void Progress::show_bar(const std::function<std::string(int width)>& render) {
   since_redraw_.restart();
   // The last column stays free, because writing to it wraps on some terminals.
   const int columns = terminal_columns(out_);
-  const int width = (columns > 0 ? columns : kUsualColumns) - 1;
-  const std::string bar = render_bar(text, width, is_utf8_);
+  const std::string bar = render((columns > 0 ? columns : kUsualColumns) - 1);
   erase();
   show(bar);
   has_bar_ = true;
+  note_unfinished_line();
 }
 
 void Progress::line(std::string_view line) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +41,11 @@ std::string render_line(const ProgressText& text);
 /// important fields are dropped first, then the bar.
 std::string render_bar(const ProgressText& text, int width, bool is_utf8);
 
+/// Returns the bar of an evaluation that has done some of its batches, at most
+/// `width` columns wide.
+std::string render_evaluation(int64_t done, int64_t total, double seconds_left,
+                              int width, bool is_utf8);
+
 enum class ProgressStyle { kBar, kLines, kNone };
 
 /// Environment variable with the number of columns of the terminal to which a
@@ -64,6 +70,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void step(const StepProgress& step);
+  /// Shows that an evaluation has done `done` of `total` batches: in a bar, or
+  /// in a line every ten seconds. The first call of an evaluation has 0.
+  void evaluation(int64_t done, int64_t total);
   /// Prints `line` above the bar. kNone: prints nothing.
   void line(std::string_view line);
   /// Returns why nothing is shown any more: the disk behind stdout is full,
@@ -72,6 +81,7 @@ class Progress {
 
  private:
   void show(std::string_view text);
+  void show_bar(const std::function<std::string(int width)>& render);
   ProgressText measure(const StepProgress& step);
   void erase();
 
@@ -83,6 +93,8 @@ class Progress {
   std::optional<IoError> failure_;
   Stopwatch since_start_;
   Stopwatch since_redraw_;
+  Stopwatch since_evaluation_;  // since the latest one began
+  Stopwatch since_evaluation_line_;
   // The first step is slower than the others (libraries load, memory is
   // mapped), so the speed is measured from its end.
   double first_step_end_s_ = 0;

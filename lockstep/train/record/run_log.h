@@ -50,6 +50,10 @@ class RunLog : public Callback {
   void before_epoch(const RunState& at) override;
   void after_step(const RunState& at, const Metrics& metrics) override;
   void after_epoch(const RunState& at, const Metrics& means) override;
+  /// Shows how many batches of an evaluation are done.
+  void show_evaluation(int64_t done, int64_t total) {
+    progress_.evaluation(done, total);
+  }
   void end_steps(int64_t steps, double stall_s, const StepRunner& runner);
   /// Adds an evaluation made during the run, after `step` steps.
   void add_evaluation(const TestReport& test, int64_t step);

@@ -466,8 +466,11 @@ RunState Run::state() const {
 
 TestReport Run::evaluate() {
   tell(&Callback::before_evaluation);
-  TestReport test =
-      runner_.evaluate(*evaluation_batches_, [this] { return signal() != 0; });
+  int64_t done = 0;
+  TestReport test = runner_.evaluate(*evaluation_batches_, [&] {
+    log_.show_evaluation(done++, evaluation_batches_->batches());
+    return signal() != 0;
+  });
   if (test.samples == 0) return test;
   tell(&Callback::after_evaluation, test);
   const BestEvaluation* best = runner_.best();

@@ -116,10 +116,9 @@ class ShardLines {
     if (seen == shape) return;
     seen = shape;
     // Writes the whole line at once, in place of a progress bar.
-    const std::string line =
-        fmt::format("{}Inside model on device {}, shape {}\n",
-                    is_terminal(STDOUT_FILENO) ? "\r\x1b[2K" : "",
-                    current_device().name(), shape);
+    const std::string line = fmt::format(
+        "{}Inside model on device {}, shape {}\n",
+        erase_unfinished_line(STDOUT_FILENO), current_device().name(), shape);
     std::fwrite(line.data(), 1, line.size(), stdout);
     std::fflush(stdout);
   }
