@@ -9,6 +9,7 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_options.h"
 #include "lockstep/cli/options.h"
+#include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
@@ -143,8 +144,9 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   line("available", plan.limit);
   fmt::print("\nThe shard was {}.\n",
              plan.is_measured ? "run on this machine"
-                              : "too large to run here, so its figure is an "
-                                "estimate from shards of one and two samples");
+                              : "not run, because it is large: its figure is "
+                                "an estimate from shards of one and two "
+                                "samples");
   const bool fits = plan.total() <= plan.limit;
   fmt::print("{}\n", fits ? "It fits." : "It does not fit.");
   size_t shown = 0;
@@ -192,9 +194,14 @@ void print_json(const report::MemoryPlan& plan) {
 
 void run(const PlanFlags& flags) {
   const bool shares_memory = !flags.between_hosts;
-  const auto plan = report::make_memory_plan(
-      to_run(flags), static_cast<int64_t>(flags.memory_gib * kGiB),
-      shares_memory);
+  const auto plan = [&] {
+    ProgressLine line("plan");
+    return report::make_memory_plan(
+        to_run(flags), static_cast<int64_t>(flags.memory_gib * kGiB),
+        shares_memory, [&line](int64_t samples) {
+          line.show("running a shard of " + counted(samples, "sample"));
+        });
+  }();
   flags.as_json ? print_json(plan) : print_text(plan, flags);
 }
 
@@ -238,8 +245,9 @@ void add_plan(CLI::App& app) {
       ->check(number(0));
   command->add_flag("--json", flags->as_json, "print JSON [no]");
   command->footer(
-      "One shard of the batch is run on this machine if it has enough memory. "
-      "The dataset is not counted.\n\n"
+      "Shards of one and two samples are run on this machine, and one shard of "
+      "the batch if that takes seconds and there is enough memory. The dataset "
+      "is not counted.\n\n"
       "Example:\n"
       "  lockstep plan --model gpt2 --batch-size 8 --devices 2");
   command->callback([flags] { run(*flags); });

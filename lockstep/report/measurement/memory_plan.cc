@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/stopwatch.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
@@ -29,12 +30,18 @@ Device whole_host() { return {.type = c10::kCPU, .index = 0, .slices = 1}; }
 struct ShardMemory {
   int64_t kept = 0;  ///< after the forward, for the backward
   int64_t peak = 0;
+  double seconds = 0;  ///< that it took to run
 };
+
+/// A shard that would run for longer is not run. Two small shards tell almost
+/// the same.
+constexpr double kMostSecondsOfShard = 10;
 
 /// Measures shards of one model.
 class ShardProbe {
  public:
-  explicit ShardProbe(TimedRun run) : run_(std::move(run)) {
+  ShardProbe(TimedRun run, const PlanProgress& progress)
+      : run_(std::move(run)), progress_(progress) {
     const bool is_for_cpu = run_.train.devices().front().is_cpu();
     run_.train.strategy(Strategy::kSingle);
     run_.train.zero(ZeroStage::kNone);
@@ -75,12 +82,15 @@ class ShardProbe {
   int64_t optimizer_bytes() const { return optimizer_bytes_; }
 
   ShardMemory measure(int64_t samples) {
+    if (progress_) progress_(samples);
+    const Stopwatch watch;
     run_.train.batch_size(samples);
     const data::Batch batch = task_->prepare(random_batch(run_, plan_));
     const AutocastScope precision(torch::kCPU,
                                   train::autocast_type(run_.train.precision()));
-    Engine engine(module_, run_.train.devices(),
-                  DataParallelOptions().shards(1).seed(0));
+    Engine engine(
+        module_, run_.train.devices(),
+        DataParallelOptions().shards(1).seed(0).verify_first_step(false));
     reset_peak_memory();
     const int64_t before = memory_stats(whole_host()).live_bytes;
     ShardMemory memory;
@@ -97,11 +107,13 @@ class ShardProbe {
     for (auto& [name, parameter] : module_.read().parameters) {
       torch::Tensor(parameter).mutable_grad().reset();
     }
+    memory.seconds = watch.seconds();
     return memory;
   }
 
  private:
   TimedRun run_;
+  const PlanProgress& progress_;
   std::unique_ptr<train::Task> task_;
   train::Plan plan_;
   ModuleSource module_;
@@ -124,13 +136,18 @@ class ShardModel {
   ShardMemory estimate(int64_t samples) const {
     if (samples == 1) return one_;
     const int64_t more = (samples - 2) * (two_.kept - one_.kept);
-    return {.kept = two_.kept + more, .peak = two_.peak + more};
+    return {.kept = two_.kept + more,
+            .peak = two_.peak + more,
+            .seconds = two_.seconds * static_cast<double>(samples) / 2};
   }
   /// Runs a shard and returns its memory. Returns nullopt if there is not
-  /// enough room to run it.
+  /// enough room to run it, or if it would take long.
   std::optional<ShardMemory> measure(int64_t samples, int64_t room) const {
     if (samples <= 2) return estimate(samples);
-    if (estimate(samples).peak > room / 2) return std::nullopt;
+    const ShardMemory expected = estimate(samples);
+    if (expected.peak > room / 2 || expected.seconds > kMostSecondsOfShard) {
+      return std::nullopt;
+    }
     return probe_.measure(samples);
   }
 
@@ -264,7 +281,7 @@ int64_t bytes_of(const std::vector<Device>& devices) {
 }  // namespace
 
 MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
-                            bool shares_memory) {
+                            bool shares_memory, const PlanProgress& progress) {
   install_accounting_allocator();
   const TrainOptions& options = run.train;
   const auto devices = static_cast<int64_t>(options.devices().size());
@@ -278,7 +295,7 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
   plan.shards = devices * asked.accumulate;
   plan.samples_of_shard = ceil_of(options.batch_size(), plan.shards);
 
-  ShardProbe probe(run);
+  ShardProbe probe(run, progress);
   const ShardModel model(probe);
   plan.model = text != nullptr
                    ? text->model.name
@@ -315,8 +332,8 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
     }
   };
   add_choices(model, asked.recomputes);
-  if (text != nullptr && !asked.recomputes) {
-    ShardProbe other(with_recomputing(run, true));
+  if (text != nullptr && !asked.recomputes && plan.total() > plan.limit) {
+    ShardProbe other(with_recomputing(run, true), progress);
     add_choices(ShardModel(other), true);
   }
   return plan;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,20 +44,25 @@ struct MemoryPlan {
   int64_t shared = 0;            ///< bytes held once for all devices
   DeviceMemory device;           ///< memory of each device
   int64_t limit = 0;             ///< bytes available to all devices
-  /// False if the shard was too large to run, so the figures are estimates from
-  /// smaller shards.
+  /// False if the shard was too large to run, or would have run for long, so
+  /// the figures are estimates from smaller shards.
   bool is_measured = false;
   std::vector<MemoryChoice> choices;
 
   int64_t total() const { return shared + devices * device.total(); }
 };
 
+/// Called before a shard of `samples` samples is run.
+using PlanProgress = std::function<void(int64_t samples)>;
+
 /// Runs one shard on this machine's CPU, forward and backward, as the options
 /// of `run` say, and adds up what each device would hold. `limit` is the number
 /// of available bytes; 0 stands for the memory of the devices, or for what is
 /// available on this host if they are slices. `shares_memory` says whether
-/// several ranks share memory.
+/// several ranks share memory. If the run does not fit, also runs shards of a
+/// language model that recomputes its activations.
 MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
-                            bool shares_memory);
+                            bool shares_memory,
+                            const PlanProgress& progress = {});
 
 }  // namespace lockstep::report
