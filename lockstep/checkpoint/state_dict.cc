@@ -110,12 +110,15 @@ size_t length_of_names(const NamedTensors& tensors) {
   return length;
 }
 
-// Returns how to load `tensors` if their names do not fit `wanted`.
-std::string fix_of_names(const NamedTensors& wanted,
-                         const NamedTensors& tensors) {
-  if (unwrapped_names(wanted) != unwrapped_names(tensors)) {
-    return "build the model that it was saved from";
-  }
+// Returns whether the names are the same without each "module.".
+bool differ_by_wrapper(const NamedTensors& wanted,
+                       const NamedTensors& tensors) {
+  return unwrapped_names(wanted) == unwrapped_names(tensors);
+}
+
+// Returns how to load `tensors` if differ_by_wrapper().
+std::string fix_of_wrapper(const NamedTensors& wanted,
+                           const NamedTensors& tensors) {
   const std::string cause =
       "the names differ only by the \"module.\" that a wrapper adds; ";
   return length_of_names(wanted) > length_of_names(tensors)
@@ -161,8 +164,16 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
     const std::string bare = name.substr(prefix);
     if (found.contains(bare)) unexpected.push_back(in_message(bare));
   }
-  if (!missing.empty() || !unexpected.empty() || !misshapen.empty() ||
-      !of_other_type.empty()) {
+  const bool names_differ = !missing.empty() || !unexpected.empty();
+  if (names_differ || !misshapen.empty() || !of_other_type.empty()) {
+    const std::string same_model = "build the model that it was saved from";
+    const std::string fix =
+        !of_other_type.empty()
+            ? same_model +
+                  "; only floating types are converted, to floating types"
+        : names_differ && differ_by_wrapper(wanted, tensors)
+            ? fix_of_wrapper(wanted, tensors)
+            : same_model;
     throw CheckpointError(
         {.code = ErrorCode::kStateMismatch,
          .what = fmt::format("{} does not fit the model{}{}{}{}",
@@ -171,10 +182,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                              listed("unexpected", unexpected),
                              listed("misshapen", misshapen),
                              listed("of another type", of_other_type)),
-         .fix = of_other_type.empty()
-                    ? fix_of_names(wanted, tensors)
-                    : "build the model that it was saved from; only floating "
-                      "types are converted, to floating types"});
+         .fix = fix});
   }
   return copies;
 }

@@ -131,6 +131,17 @@ TEST(StateDict, SaysHowToSaveAWrapperWhosePrefixIsAmbiguous) {
   EXPECT_EQ(parameter_digest(*plain), parameter_digest(*model->module()));
 }
 
+TEST(StateDict, DoesNotBlameWrappersForOtherShapes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("net.safetensors");
+  torch::nn::Linear from(3, 2), to(4, 2);
+  save(*from, path);
+  const auto message = error_of<CheckpointError>([&] { load(*to, path); });
+  expect_problem(message, ErrorCode::kStateMismatch,
+                 {"weight (expected [2, 4], got [2, 3])", "build the model"});
+  EXPECT_EQ(message.find("wrapper"), std::string::npos) << message;
+}
+
 TEST(StateDict, DoesNotBlameWrappersForOtherNames) {
   torch::nn::Linear net(3, 2);
   EXPECT_FALSE(contains(error_of<CheckpointError>([&] {
