@@ -100,12 +100,13 @@ mutate-streams: setup ## Remove each wait for a stream, and see a test fail
 	@python3 tools/mutate_streams.py $(MUTANTS)
 
 # Builds with the package, installed in the build folder, as a user's project
-# does.
+# does. All of them are what the practicals need, with the program that breaks
+# links.
 examples: build ## Build programs of examples/ (EXAMPLES="minimal ...", or all)
+	@$(if $(EXAMPLES),,tools/setup/ninja.sh $(PRESET) faulty_lockstep)
 	@tools/examples.sh $(BUILD) $(EXAMPLES)
 
 practicals: examples ## Run what docs/practicals shows, and write the pages
-	@tools/setup/ninja.sh $(PRESET) faulty_lockstep
 	@python3 tools/practicals.py --bin $(BUILD)/bin \
 	  --examples $(BUILD)/examples/bin \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
