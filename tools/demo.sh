@@ -21,6 +21,10 @@ step() {
   "$lockstep" "$@"
 }
 
+threads_of() {
+  sed -n 's/.*"intra_op_threads": \([0-9]*\).*/\1/p' "$1.json"
+}
+
 digest_of() {
   sed -n 's/.*"parameter_sha256": "\([0-9a-f]*\)".*/\1/p' "$1.json"
 }
@@ -29,7 +33,7 @@ digest_of() {
 devices=2xcpu
 [ "$(nproc)" -ge 2 ] || devices=cpu
 # Each batch is cut into two shards on any number of devices, because the bits
-# of a run depend on the number of shards.
+# of a run depend on the number of shards and of the threads that compute one.
 work=(--shards 2 --max-steps "${LOCKSTEP_DEMO_STEPS:-100}")
 step train "${work[@]}" --strategy single --devices cpu \
   --report single.json
@@ -39,8 +43,10 @@ step train "${work[@]}" --strategy ddp --devices $devices \
   --report ddp.json
 step compare --runs single.json dp.json ddp.json
 
-printf '\n%sThe parameters at the end (SHA-256, 2 shards each):%s\n' \
-  "$bold" "$plain"
+threads="$(threads_of single) threads"
+[ "$threads" != "1 threads" ] || threads="1 thread"
+printf '\n%sThe parameters at the end (SHA-256, 2 shards, %s each):%s\n' \
+  "$bold" "$threads" "$plain"
 for run in single dp ddp; do
   printf '  %-7s %s\n' "$run" "$(digest_of $run)"
 done

@@ -273,7 +273,10 @@ void add_compare(CLI::App& app) {
       ->needs("--runs");
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
-      "language models; the whole step is timed. --pytorch needs a Python with "
+      "language models; the whole step is timed. The batch of mlp has 1,024 "
+      "numbers per sample, as in PyTorch's script, and in `lockstep train` it "
+      "has an image, so the mlp has more parameters there. --pytorch needs a "
+      "Python with "
       "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with "
       "(`make setup` gives it torch), else python3.\n\n"
       "Example:\n"

@@ -80,10 +80,15 @@ TEST(Summary, LeavesOutWhatThereWasNot) {
   EXPECT_EQ(summary_text(RunReport()), "");  // resumed at its end
 }
 
-TEST(Summary, NamesTheShardsBesideTheDigest) {
+// Their numbers change the bits.
+TEST(Summary, NamesShardsAndThreadsBesideTheDigest) {
   auto report = two_devices();
-  EXPECT_EQ(digest_text(report), "parameter_sha256 12ab (2 shards)");
+  EXPECT_EQ(digest_text(report),
+            "parameter_sha256 12ab (2 shards, 1 thread each)");
   report.shards = 1;
+  report.intra_op_threads = 2;
+  EXPECT_EQ(digest_text(report), "parameter_sha256 12ab (1 shard, 2 threads)");
+  report.devices.front().name = "cuda:0";
   EXPECT_EQ(digest_text(report), "parameter_sha256 12ab (1 shard)");
 }
 

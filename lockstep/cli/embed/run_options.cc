@@ -65,11 +65,13 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
       app, "--seed", flags.options.seed(), {0},
       "seed of the initial weights, the order of the samples and dropout");
   add_count(app, "--shards", flags.options.shards(), {0},
-            "logical shards of a batch: the same number gives the same "
-            "bits on any devices; 0: one per device");
+            "logical shards of a batch: the same number, with the same "
+            "--intra-op-threads, gives the same bits on any devices; 0: one "
+            "per device");
   add_count(app, "--intra-op-threads", flags.options.intra_op_threads(),
             {0, 4096},
-            "threads that compute a shard; 0: the cores divided by the shards");
+            "threads that compute a shard, on which the bits depend; 0: the "
+            "cores of a host divided by its shards");
   add_count(app, "--eval-every", flags.options.evaluation().every(), {0},
             "steps between evaluations on the test split; 0: only at the end");
   add_count(app, "--early-stop", flags.options.evaluation().early_stop(), {0},

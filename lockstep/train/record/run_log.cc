@@ -300,8 +300,15 @@ std::string summary_text(const RunReport& report, int columns) {
 }
 
 std::string digest_text(const RunReport& report) {
-  return fmt::format("parameter_sha256 {} ({})", report.parameter_sha256,
-                     counted(report.shards, "shard"));
+  const bool is_host =
+      report.devices.empty() || report.devices.front().name.starts_with("cpu");
+  const std::string threads =
+      is_host
+          ? fmt::format(", {}{}", counted(report.intra_op_threads, "thread"),
+                        report.shards > 1 ? " each" : "")
+          : "";
+  return fmt::format("parameter_sha256 {} ({}{})", report.parameter_sha256,
+                     counted(report.shards, "shard"), threads);
 }
 
 }  // namespace lockstep::train
