@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <regex>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -16,6 +15,7 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/file_error.h"
+#include "lockstep/base/file_lock.h"
 
 namespace lockstep {
 namespace {
@@ -39,16 +39,8 @@ bool is_temporary_name(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-// Opens and locks a folder. Returns no descriptor if another process holds the
-// lock. The kernel drops the lock when the owner dies for any reason. Process
-// ids would not do: they are reused, and mean nothing on another host.
-FileDescriptor lock_folder(const std::string& path) {
-  FileDescriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat status {};
-  const bool is_locked =
-      folder.is_open() && flock(folder.get(), LOCK_EX | LOCK_NB) == 0 &&
-      fstat(folder.get(), &status) == 0 && status.st_nlink > 0;
-  return is_locked ? std::move(folder) : FileDescriptor();
+FileDescriptor open_folder(const std::string& path) {
+  return FileDescriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 void remove_quietly(const std::string& path) {
@@ -62,16 +54,25 @@ AtomicFolder::AtomicFolder(std::string path) : path_(std::move(path)) {
   // sweep_unfinished_folders() of another process may remove the new folder
   // before it is locked. In that case, try again with another name.
   constexpr int kTries = 100;
-  for (int i = 0; i < kTries && !lock_.is_open(); ++i) {
+  for (int i = 0; i < kTries; ++i) {
     temporary_ = temporary_name(path_);
     if (mkdir(temporary_.c_str(), 0700) != 0) {
       if (errno == EEXIST) continue;
       throw file_error("make folder", temporary_, errno);
     }
-    lock_ = lock_folder(temporary_);
+    lock_ = open_folder(temporary_);
+    if (!lock_.is_open()) {
+      const int code = errno;
+      if (code == ENOENT) continue;
+      remove_quietly(temporary_);
+      throw file_error("open folder", temporary_, code);
+    }
+    // Nobody sweeps a folder that can't be locked.
+    if (try_lock(lock_) != FileLock::kTaken && has_path(lock_, temporary_)) {
+      return;
+    }
   }
-  if (!lock_.is_open())
-    throw file_error("lock folder", temporary_, EWOULDBLOCK);
+  throw file_error("lock folder", temporary_, EWOULDBLOCK);
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -107,8 +108,10 @@ void sweep_unfinished_folders(const std::string& parent) {
     }
   }
   for (const std::string& path : found) {
-    const FileDescriptor lock = lock_folder(path);
-    if (lock.is_open()) remove_quietly(path);
+    const FileDescriptor folder = open_folder(path);
+    if (folder.is_open() && try_lock(folder) == FileLock::kHeld) {
+      remove_quietly(path);
+    }
   }
 }
 

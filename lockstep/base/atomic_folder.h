@@ -30,7 +30,8 @@ class AtomicFolder {
   FileDescriptor lock_;
 };
 
-/// Removes the temporary folders in `parent` whose owners are dead.
+/// Removes the temporary folders in `parent` whose owners are dead. On a file
+/// system without locks, nothing shows that an owner is dead, so they stay.
 void sweep_unfinished_folders(const std::string& parent);
 
 /// Removes a folder and its content. The folder is renamed first, so it

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
 
 #include <fmt/format.h>
@@ -20,6 +19,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/file_lock.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
@@ -49,18 +49,23 @@ std::string digest_of_file(const std::string& path) {
 FileDescriptor lock_folder(const DownloadOptions& options) {
   const std::string path = options.dir + "/.lockstep-download.lock";
   FileDescriptor file(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  const auto refuse = [&] {
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.is_open()) {
     throw IoError({.code = ErrorCode::kFileAccess,
                    .what = "can't lock " + path,
                    .got = std::strerror(errno),
                    .fix = "check that this user may write to the folder"});
-  };
-  if (!file.is_open()) refuse();
+  }
   const Stopwatch watch;
-  for (bool has_told = false; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) refuse();
+  for (bool has_told = false;;) {
+    const FileLock lock = try_lock(file);
+    if (lock == FileLock::kUnsupported && options.fetch.say) {
+      options.fetch.say(fmt::format(
+          "nothing keeps a second download out of {}, as its file system has "
+          "no locks: {}",
+          options.dir, std::strerror(errno)));
+    }
+    if (lock != FileLock::kTaken) return file;
     if (!has_told && options.fetch.say) {
       options.fetch.say("another process downloads to " + options.dir +
                         "; waiting for it");
@@ -82,7 +87,6 @@ FileDescriptor lock_folder(const DownloadOptions& options) {
     }
     ::poll(nullptr, 0, 50);
   }
-  return file;
 }
 
 std::string record_path(const RemoteDataset& dataset, const std::string& dir) {

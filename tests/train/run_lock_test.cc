@@ -1,21 +1,27 @@
 // Two runs never write to the same folder.
 #include "lockstep/train/run/run_lock.h"
 
+#include <cerrno>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/file_lock.h"
 #include "lockstep/base/host_identity.h"
+#include "lockstep/base/log.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/base/without_file_locks.h"
 #include "tests/train/runs.h"
 
 namespace lockstep::train {
@@ -71,6 +77,59 @@ TEST(RunLock, IsFreeWhenItsOwnerWasKilled) {
   owner.kill();
   const RunLock lock(folder.path());
   EXPECT_TRUE(std::filesystem::exists(folder.path("run.lock")));
+}
+
+TEST(RunLock, CanNotBeTakenByAnotherUserOfTheHost) {
+  const TemporaryFolder folder;
+  // An earlier version left a file that others can open.
+  write_text(folder.path("run.lock"), "");
+  std::filesystem::permissions(folder.path("run.lock"),
+                               std::filesystem::perms(0644));
+  for (int run = 0; run < 2; ++run) {
+    const RunLock lock(folder.path());
+    EXPECT_EQ(std::filesystem::status(folder.path("run.lock")).permissions(),
+              std::filesystem::perms(0600));
+  }
+}
+
+TEST(RunLock, NamesNoProcessThatHasEnded) {
+  const TemporaryFolder folder;
+  std::string left;
+  {
+    LockingProcess killed(folder.path());
+    ASSERT_TRUE(killed.has_lock());
+    left = content_of(folder.path("run.lock"));
+  }
+  // The kernel may give the number of the killed process to another one.
+  const std::string reused =
+      fmt::format("{}{}", ::getpid(), left.substr(left.find(' ')));
+  for (const std::string& text :
+       {left, reused, std::string("?"), std::string()}) {
+    write_text(folder.path("run.lock"), text);
+    const FileDescriptor file(
+        ::open(folder.path("run.lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(try_lock(file), FileLock::kHeld);
+    const std::string message = error_of<CheckpointError>(
+        [&] { const RunLock lock(folder.path(), /*patience_s=*/0); });
+    expect_problem(message, ErrorCode::kResumeConflict,
+                   {"unknown process", "fuser " + folder.path("run.lock")});
+  }
+}
+
+TEST(RunLock, WarnsOnAFileSystemWithoutLocks) {
+  for (const int error : {ENOSYS, ENOLCK, ENOTSUP}) {
+    const TemporaryFolder folder;
+    const LogCapture log;
+    without_file_locks(error, [&] {
+      ImageTraining options = sharded_run();
+      options.out_dir(folder.path("run"));
+      const RunReport report = run_training(options);
+      EXPECT_EQ(report.checkpoints.failed, 0);
+      EXPECT_TRUE(
+          std::filesystem::exists(report.last_checkpoint + "/manifest.json"));
+    });
+    EXPECT_PRED2(contains, log.text(), "has no locks");
+  }
 }
 
 TEST(RunLock, LeavesNoFileBehind) {

@@ -11,9 +11,10 @@ namespace lockstep::train {
 class RunLock {
  public:
   /// Throws CheckpointError, which names the host and the process of the owner,
-  /// if another run holds the folder for some seconds. Throws IoError if
-  /// nothing can be written there.
-  explicit RunLock(const std::string& folder);
+  /// if another run holds the folder for `patience_s`. A killed owner holds it
+  /// until its memory has been freed, and as long as a process that it forked
+  /// is alive. Throws IoError if nothing can be written there.
+  explicit RunLock(const std::string& folder, double patience_s = 5);
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
