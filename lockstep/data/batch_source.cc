@@ -1,5 +1,6 @@
 #include "lockstep/data/batch_source.h"
 
+#include <map>
 #include <utility>
 
 namespace lockstep::data {
@@ -26,6 +27,18 @@ Batch make_batch(std::vector<c10::IValue> arguments, c10::IValue target,
     batch.nested_target = std::move(target);
   }
   return batch;
+}
+
+std::unique_lock<std::mutex> take_turn(const BatchSource& source) {
+  const void* const object = source.object_of_one_thread();
+  if (object == nullptr) return {};
+  // One mutex for each object that was ever read.
+  static std::mutex guard;
+  static std::map<const void*, std::mutex> turns;
+  std::unique_lock known(guard);
+  std::mutex& turn = turns[object];
+  known.unlock();
+  return std::unique_lock(turn);
 }
 
 }  // namespace lockstep::data

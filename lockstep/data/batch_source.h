@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +41,8 @@ Batch make_batch(std::vector<c10::IValue> arguments, c10::IValue target,
                  int64_t samples);
 
 /// Interface to the samples of which a Loader makes batches. They can be read
-/// in any order, and by several threads at once if the loader has several
-/// workers.
+/// in any order. Several threads read them at once only if their loader has
+/// several workers, or if object_of_one_thread() is null.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -65,6 +66,15 @@ class BatchSource {
   /// Returns a SHA-256 in hex of the data, which must be the same when a run is
   /// resumed; "" if it is not known. May take seconds.
   virtual std::string fingerprint() const { return ""; }
+  /// Returns the object that read() and fingerprint() use, if only one thread
+  /// may use it at a time. Two sources may have the same one: the training data
+  /// may also be the evaluation data. Null: any number of threads may use the
+  /// source.
+  virtual const void* object_of_one_thread() const { return this; }
 };
+
+/// Waits until no other caller has a turn with the same object_of_one_thread().
+/// The turn lasts as long as the lock.
+[[nodiscard]] std::unique_lock<std::mutex> take_turn(const BatchSource& source);
 
 }  // namespace lockstep::data

@@ -37,6 +37,7 @@ class ImageSource : public BatchSource {
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
   /// Returns the fingerprint of the dataset.
   std::string fingerprint() const override;
+  const void* object_of_one_thread() const override { return nullptr; }
 
  private:
   std::shared_ptr<const Dataset> dataset_;

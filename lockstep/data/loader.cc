@@ -277,6 +277,9 @@ class Loader::Impl {
   }
 
   Batch read(std::span<const int64_t> indices, int64_t epoch) const {
+    // With several workers, the source can be read by several threads.
+    std::unique_lock<std::mutex> turn;
+    if (options_.workers() <= 1) turn = take_turn(*source_);
     Batch batch = source_->read(indices, epoch);
     if (batch.samples == static_cast<int64_t>(indices.size())) return batch;
     refuse_use("the source of the data made a batch of another size",

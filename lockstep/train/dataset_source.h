@@ -98,7 +98,8 @@ int64_t size_of_dataset(std::optional<size_t> size);
 ///
 /// Samples are stacked, or joined by `collate`, which makes the inputs and the
 /// target of a whole batch from a vector of samples. If the loader has more
-/// than one worker, several threads use the dataset at once.
+/// than one worker, several threads use the dataset at once. Otherwise only one
+/// does, even if the dataset is both the training data and the test data.
 template <class D>
 class DatasetSource : public data::BatchSource {
  public:
@@ -127,6 +128,16 @@ class DatasetSource : public data::BatchSource {
   bool reads_whole_batches() const override { return collate_ != nullptr; }
   bool is_read_in_order() const override {
     return requires { D::kIsReadInOrder; };
+  }
+  const void* object_of_one_thread() const override {
+    if constexpr (requires {
+                    D::kIsReadInOrder;
+                    dataset_->stream();
+                  }) {
+      return dataset_->stream();
+    } else {
+      return dataset_.get();
+    }
   }
   std::string fingerprint() const override {
     if constexpr (requires { dataset_->fingerprint(); }) {

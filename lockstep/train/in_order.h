@@ -43,9 +43,10 @@ auto next_samples(D& stream, size_t count) {
 ///   stateful datasets of torch::data do; an empty vector, or an empty
 ///   std::optional, at the end.
 ///
-/// An epoch is the first `samples` samples. Each rank reads all of them and
-/// keeps its part. They are not shuffled. A resumed run reads the earlier
-/// samples again, or calls skip(count) if the dataset has it.
+/// A stream is at one place at a time, so it can't be both the training data
+/// and the test data. An epoch is the first `samples` samples. Each rank reads
+/// all of them and keeps its part. They are not shuffled. A resumed run reads
+/// the earlier samples again, or calls skip(count) if the dataset has it.
 template <class D>
 class InOrder {
  public:
@@ -56,6 +57,7 @@ class InOrder {
       : stream_(std::move(stream)), samples_(samples) {}
 
   size_t size() const { return static_cast<size_t>(samples_); }
+  const void* stream() const { return stream_.get(); }
 
   void set_epoch(int64_t epoch) {
     if (epoch != epoch_) restart(epoch);

@@ -162,6 +162,17 @@ TEST(InOrder, RefusesAnEarlyEnd) {
             ErrorCode::kMisuse);
 }
 
+TEST(InOrder, IsNotBothTrainingAndTestData) {
+  const auto stream = std::make_shared<Stream>();
+  const auto both = in_order(stream, kSamples);
+  for (const auto& test_data : {both, in_order(stream, 10)}) {
+    auto trainer = line_trainer(both);
+    trainer.test_data(test_data);
+    EXPECT_EQ(error_code_of([&] { trainer.fit(run_options()); }),
+              ErrorCode::kMisuse);
+  }
+}
+
 TEST(InOrder, HasNoOrderOfItsOwn) {
   const auto source = std::make_shared<DatasetSource<InOrder<Stream>>>(
       in_order(std::make_shared<Stream>(), kSamples), 1);

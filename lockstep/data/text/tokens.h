@@ -178,6 +178,7 @@ class TokenWindows : public BatchSource {
   /// Throws DataError for an id outside the vocabulary.
   Batch read(std::span<const int64_t> indices, int64_t epoch) const override;
   std::string fingerprint() const override { return tokens_->fingerprint(); }
+  const void* object_of_one_thread() const override { return nullptr; }
 
  private:
   int64_t shift_in(int64_t epoch) const;

@@ -6,6 +6,7 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -186,9 +187,16 @@ const DataFingerprint& Run::data_fingerprint() {
   const bool writes = is_first() && !options_.out_dir().empty();
   DataFingerprint& sha256 = history_.data_fingerprint;
   if ((writes || is_from_disk) && !sha256.valid()) {
-    sha256 = std::async(std::launch::async, [data = training_data_] {
-               return data->fingerprint();
-             }).share();
+    const bool is_read_by_one = options_.loading().workers() <= 1;
+    sha256 =
+        std::async(std::launch::async, [data = training_data_, is_read_by_one] {
+          std::unique_lock<std::mutex> turn;
+          if (is_read_by_one) turn = data::take_turn(*data);
+          const std::string known = data->fingerprint();
+          return known.empty()
+                     ? "not known, of " + counted(data->size(), "sample")
+                     : known;
+        }).share();
   }
   return sha256;
 }

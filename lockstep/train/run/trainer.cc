@@ -143,6 +143,15 @@ class TrainerTask : public Task {
     if (!trainer_.has_optimizer()) {
       refuse("the Trainer has no optimizer", "a call of optimizer()");
     }
+    if (trainer_.evaluation_data_ &&
+        trainer_.evaluation_data_->is_read_in_order() &&
+        trainer_.evaluation_data_->object_of_one_thread() ==
+            trainer_.training_data_->object_of_one_thread()) {
+      refuse(
+          "one stream is given to data() and test_data(), but is at one "
+          "place at a time",
+          "another object for test_data()");
+    }
     if (trainer_.schedule_ && trainer_.torch_schedule_.make) {
       refuse("the Trainer has two schedules", "one of them");
     }
