@@ -16,6 +16,10 @@
 #include "lockstep/train/options.h"
 #include "lockstep/train/run_optimizer.h"
 
+namespace lockstep {
+class Engine;
+}
+
 namespace lockstep::train {
 
 struct Plan;
@@ -70,6 +74,8 @@ class Task {
   /// Returns whether the replicas have to be made again, because the program
   /// changed the module since the last call. Called before each step.
   virtual bool take_rebuild() { return false; }
+  /// Gets what computes the steps, before the first one; null at the end.
+  virtual void set_engine(Engine* /*engine*/) {}
   /// Returns the callbacks that the run calls.
   virtual std::vector<std::shared_ptr<Callback>> callbacks() { return {}; }
   /// Computes the loss of a shard from the model's output and the batch's

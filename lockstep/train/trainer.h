@@ -31,6 +31,10 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/schedule.h"
 
+namespace lockstep {
+class Engine;
+}
+
 namespace lockstep::train {
 
 namespace detail {
@@ -63,6 +67,13 @@ class TrainerBase {
   /// a callback, after a change that replicas don't follow: of a member of a
   /// submodule, or of an element of a vector.
   void rebuild() { wants_rebuild_ = true; }
+  /// Lets a callback change the parameters: to clamp weights, say. Ranks on one
+  /// host share them, so one rank's change would be every rank's. Call it on
+  /// every rank, and then make the same change there, under
+  /// torch::NoGradGuard. The next step checks that the parameters are equal,
+  /// and shares them again. Needed for Strategy::kDistributed; otherwise it
+  /// does nothing.
+  void unshare_parameters();
 
  protected:
   using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
@@ -86,6 +97,7 @@ class TrainerBase {
  private:
   friend class TrainerTask;
   bool wants_rebuild_ = false;
+  Engine* engine_ = nullptr;  ///< during fit()
 
   virtual bool has_step() const = 0;
   virtual bool has_optimizer() const = 0;

@@ -1,6 +1,12 @@
 // Modules, data, losses and optimizers that Lockstep does not know, trained by
 // every strategy to the same bits.
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <set>
+#include <thread>
+
 #include <gtest/gtest.h>
 #include <torch/data.h>
 #include <torch/nn/cloneable.h>
@@ -10,9 +16,11 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/run/run_training.h"
 #include "lockstep/train/trainer.h"
+#include "tests/base/error_code_of.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
@@ -445,6 +453,83 @@ TEST(OwnTrainer, FollowsMembersThatACallbackChanges) {
       expect_one_result([] { return annealed_trainer(true); });
   EXPECT_NE(annealed_trainer(false)->fit(small()).parameter_sha256,
             changed.parameter_sha256);
+}
+
+/// Keeps the weights small.
+class Clamping : public Callback {
+ public:
+  explicit Clamping(Trainer<CurveImpl>& trainer) : trainer_(trainer) {}
+  void after_step(const RunState&, const Metrics&) override {
+    trainer_.unshare_parameters();
+    const torch::NoGradGuard no_grad;
+    for (Tensor& weight : trainer_.module()->parameters()) {
+      weight.clamp_(-0.1, 0.1);
+    }
+  }
+
+ private:
+  Trainer<CurveImpl>& trainer_;
+};
+
+TEST(OwnTrainer, LetsACallbackChangeTheParameters) {
+  const Make make = [] {
+    auto trainer = std::make_unique<Trainer<CurveImpl>>(curve_trainer());
+    trainer->callback(std::make_shared<Clamping>(*trainer));
+    return trainer;
+  };
+  const RunReport clamped = expect_one_result(make);
+  EXPECT_NE(curve_trainer().fit(small()).parameter_sha256,
+            clamped.parameter_sha256);
+  const auto trainer = make();
+  trainer->fit(small());
+  for (const Tensor& weight :
+       dynamic_cast<Trainer<CurveImpl>&>(*trainer).module()->parameters()) {
+    EXPECT_LE(weight.abs().max().item<float>(), 0.1F);
+  }
+  EXPECT_EQ(error_code_of([&] { trainer->unshare_parameters(); }),
+            ErrorCode::kMisuse);
+}
+
+/// Points in a buffer that each call uses, as a file's position would be. It is
+/// filled for one epoch.
+struct BufferedPoints : Points {
+  using Points::Points;
+  void set_epoch(int64_t epoch) { epoch_ = epoch; }
+  std::pair<Tensor, Tensor> get(size_t index) {
+    EXPECT_FALSE(is_in_use_.exchange(true)) << "two threads use the dataset";
+    buffer_ = Points::get(index);
+    buffer_.first = buffer_.first + 0.01 * static_cast<double>(epoch_);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    is_in_use_ = false;
+    return buffer_;
+  }
+  std::string fingerprint() {
+    std::string text;
+    for (size_t i = 0; i < size(); ++i) {
+      text += c10::str(get(i).second.item<float>(), ' ');
+    }
+    return text;
+  }
+
+ private:
+  int64_t epoch_ = 0;
+  std::pair<Tensor, Tensor> buffer_;
+  std::atomic<bool> is_in_use_ = false;
+};
+
+TEST(OwnTrainer, ReadsADatasetByOneThreadAtATime) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.evaluation().every(1);
+  std::set<std::string> digests;
+  for (int run = 0; run < 3; ++run) {
+    options.out_dir(folder.path(std::to_string(run)));
+    const auto points = std::make_shared<BufferedPoints>(50);
+    auto trainer = curve_trainer();
+    trainer.data(points).test_data(points);
+    digests.insert(trainer.fit(options).parameter_sha256);
+  }
+  EXPECT_EQ(digests.size(), 1u);
 }
 
 TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {

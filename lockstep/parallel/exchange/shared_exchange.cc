@@ -29,8 +29,9 @@ size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
 int8_t to_number(at::ScalarType type) { return static_cast<int8_t>(type); }
 
 constexpr const char* kCure =
-    "call unshare_parameters() on every rank, then change the parameters there "
-    "in the same way; the next train_step() shares them again";
+    "call unshare_parameters() (of the model, or in a callback of the Trainer) "
+    "on every rank, then change the parameters there in the same way; the next "
+    "train_step() shares them again";
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/parallel/engine.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/run/run_training.h"
 
@@ -107,6 +108,7 @@ class TrainerTask : public Task {
         make_state, trainer_.schedule_, trainer_.torch_schedule_);
   }
 
+  void set_engine(Engine* engine) override { trainer_.engine_ = engine; }
   bool take_rebuild() override {
     return std::exchange(trainer_.wants_rebuild_, false);
   }
@@ -159,6 +161,14 @@ class TrainerTask : public Task {
 
   TrainerBase& trainer_;
 };
+
+void TrainerBase::unshare_parameters() {
+  if (engine_ == nullptr) {
+    refuse("unshare_parameters() is called outside of fit()",
+           "a call from a callback");
+  }
+  engine_->unshare_parameters();
+}
 
 std::unique_ptr<Task> task_of(TrainerBase& trainer) {
   return std::make_unique<TrainerTask>(trainer);

@@ -117,7 +117,10 @@ StepRunner::StepRunner(Task& task, const TrainOptions& options,
   // has are not counted as memory of a step.
   parts_.engine->share_parameters();
   restart_accounts();
+  task_.set_engine(parts_.engine.get());
 }
+
+StepRunner::~StepRunner() { task_.set_engine(nullptr); }
 
 void StepRunner::scale_losses() {
   if (!strategy_->can_leave_out_updates()) {

@@ -32,6 +32,9 @@ class StepRunner {
   /// `resumed`. All ranks use the model of rank 0.
   StepRunner(Task& task, const TrainOptions& options, const ProcessGroup& world,
              const Plan& plan, const Resume* resumed = nullptr);
+  ~StepRunner();
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
 
   /// Loads the state that the ranks with access to `resumed` read for all.
   /// Collective.
