@@ -16,6 +16,7 @@ struct RunPosition {
   /// Samples of the epoch so far, and the sum of each metric over them.
   int64_t samples = 0;
   std::map<std::string, double> sums = {};
+  bool is_ended = false;  ///< a callback ended the run here
 };
 
 /// Settings by name, as text: {"lr", "0.02"}.

@@ -38,11 +38,12 @@ std::string file_checksum(const std::string& path) {
 
 json to_json(const RunRecord& run) {
   const RunPosition& at = run.position;
-  return {{"position",
-           {{"step", at.step},
-            {"epoch", at.epoch},
-            {"batch", at.batch},
-            {"samples", at.samples}}},
+  json position{{"step", at.step},
+                {"epoch", at.epoch},
+                {"batch", at.batch},
+                {"samples", at.samples}};
+  if (at.is_ended) position["is_ended"] = true;
+  return {{"position", std::move(position)},
           {"sums", at.sums},
           {"settings", run.settings},
           {"versions", run.versions}};
@@ -125,7 +126,8 @@ class Reader {
                        .epoch = whole(at, "epoch"),
                        .batch = whole(at, "batch"),
                        .samples = whole(at, "samples"),
-                       .sums = sums(object)};
+                       .sums = sums(object),
+                       .is_ended = at.value("is_ended", json()) == true};
     record.settings = settings(object, "settings");
     record.versions = settings(object, "versions");
     return record;

@@ -320,6 +320,28 @@ TEST(OwnTrainer, GoesOnToTheBitsOfARunWithoutAStop) {
   }
 }
 
+TEST(OwnTrainer, GoesOnWithMoreDataIfItIsToldTo) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.out_dir(folder.path("run"));
+  options.max_steps(8);  // 5 batches in an epoch
+  curve_trainer().fit(options);
+  options.max_steps(0);
+  options.checkpoint().resume("auto");
+  auto trainer = curve_trainer();
+  trainer.data(std::make_shared<Points>(80));
+  expect_problem(
+      error_of<CheckpointError>([&] { trainer.fit(options); }),
+      ErrorCode::kResumeConflict,
+      {"50 samples in the checkpoint", "80 samples now", "--allow-changes"});
+  options.checkpoint().allow_changes(true);
+  const LogCapture log;
+  const RunReport report = trainer.fit(options);
+  EXPECT_EQ(report.first_step, 8);
+  EXPECT_EQ(report.steps, 5 * 7);
+  EXPECT_PRED2(contains, log.text(), "batch 1 of epoch 1");
+}
+
 /// Ends the run when the test loss did not get better for three evaluations.
 class EarlyStop : public Callback {
  public:

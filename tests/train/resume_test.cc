@@ -227,6 +227,52 @@ TEST_F(ResumeOfAStoppedRun, GoesOnWithOthersWhenAllowedTo) {
   EXPECT_PRED2(contains, log.text(), "lr: 0.01 in the checkpoint, 0.5 now");
 }
 
+TEST_F(ResumeOfAStoppedRun, CountsItsEpochsAnewWithAnotherBatchSizeOrMoreData) {
+  struct Change {
+    int64_t batch_size;
+    int64_t samples;
+    size_t epochs;  // that end after the four steps so far
+    const char* warning;
+  };
+  // 4 batches per epoch become 5, 10, 2 and 7.
+  for (const Change& change : {Change{20, 100, 2, "batch 4 of epoch 0"},
+                               Change{10, 100, 2, "batch 4 of epoch 0"},
+                               Change{50, 100, 0, "batch 0 of epoch 2"},
+                               Change{30, 200, 2, "batch 4 of epoch 0"}}) {
+    ImageTraining changed = options_;
+    changed.batch_size(change.batch_size);
+    changed.data.samples = change.samples;
+    changed.out_dir("");
+    changed.checkpoint().resume(stopped_.last_checkpoint);
+    expect_problem(error_of<CheckpointError>([&] { run_training(changed); }),
+                   ErrorCode::kResumeConflict, {"--allow-changes"});
+    changed.checkpoint().allow_changes(true);
+    const LogCapture log;
+    const RunReport report = run_training(changed);
+    EXPECT_EQ(report.first_step, 4);
+    EXPECT_EQ(report.epochs.size(), change.epochs) << change.batch_size;
+    EXPECT_PRED2(contains, log.text(), change.warning);
+  }
+}
+
+TEST_F(ResumeOfAStoppedRun, RefusesAPositionThatCanNotBe) {
+  const auto refused = [&](int64_t step, int64_t epoch, int64_t batch) {
+    forge(stopped_.last_checkpoint, [&](auto& manifest) {
+      manifest["run"]["position"] = {
+          {"step", step}, {"epoch", epoch}, {"batch", batch}, {"samples", 0}};
+    });
+    expect_problem(refusal([](auto& options) {
+                     options.checkpoint().allow_changes(true);
+                   }),
+                   ErrorCode::kCheckpointDamaged, {"contradicts itself"});
+  };
+  refused(3, 0, 3);
+  refused(4, 0, 3);
+  refused(4, 1, 4);
+  refused(4, 3, 0);
+  refused(4, 1, 3);
+}
+
 TEST_F(ResumeOfAStoppedRun, SaysWhichSignalItWas) {
   EXPECT_EQ(stopped_.stop_signal, SIGTERM);
 }

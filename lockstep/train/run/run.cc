@@ -146,9 +146,8 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
     if (resume_->state) {
       set_random_state(resume_->state->random_state(), plan_.devices);
     }
-    check_position(options_, plan_, *resume_, training_batches_->batches(),
-                   total_steps_);
-    const RunPosition& at = resume_->info.run->position;
+    const RunPosition at = position_in_epochs(
+        options_, plan_, *resume_, training_batches_->batches(), total_steps_);
     step_ = at.step;
     log_.go_on_at(at);
     log_.line(fmt::format("resumed from {}: step {} of {}",

@@ -123,6 +123,14 @@ std::optional<Resume> find_snapshot(const ProcessGroup& world,
   return resume;
 }
 
+[[noreturn]] void refuse_changes(const std::string& changes) {
+  throw CheckpointError(
+      {.code = ErrorCode::kResumeConflict,
+       .what = "the run would not continue as it was: " + changes,
+       .fix = "give the options and the data it was started with, or "
+              "--allow-changes to continue with others"});
+}
+
 bool has_later_checkpoint(const TrainOptions& options,
                           const ProcessGroup& world, int64_t step) {
   bool is_later = false;
@@ -180,39 +188,83 @@ Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
   return settings;
 }
 
-void check_position(const TrainOptions& options, const Plan& plan,
-                    const Resume& resume, int64_t batches,
-                    int64_t total_steps) {
-  const RunPosition& at = resume.info.run->position;
-  const auto refuse = [&](const std::string& expected, const std::string& got) {
-    throw CheckpointError({.code = ErrorCode::kCheckpointDamaged,
-                           .what = resume.path + " contradicts itself",
-                           .expected = expected,
-                           .got = got,
-                           .fix = "use another checkpoint"});
-  };
-  if (at.step != resume.info.step || at.epoch != at.step / batches ||
-      at.batch != at.step % batches) {
-    refuse("a position among " + counted(batches, "batch", "batches"),
-           fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
-                       at.batch));
+namespace {
+
+// Returns the number of batches of an epoch in the run that wrote `at`; nothing
+// if it was in its first epoch. Throws CheckpointError if no number fits.
+std::optional<int64_t> saved_batches(const RunPosition& at,
+                                     const std::string& path) {
+  const bool is_first = at.epoch == 0;
+  const int64_t batches =
+      is_first ? at.batch + 1 : (at.step - at.batch) / at.epoch;
+  const bool is_possible = at.batch < batches &&
+                           at.step / batches == at.epoch &&
+                           at.step % batches == at.batch;
+  if (!is_possible) {
+    refuse_damaged(path + " contradicts itself",
+                   "a step that is the given batch of the given epoch",
+                   fmt::format("step {}, epoch {}, batch {}", at.step, at.epoch,
+                               at.batch));
   }
-  // It may change on resume with --allow-changes.
-  const int64_t batch_size =
-      saved_number(resume.info.run->settings, "batch_size")
-          .value_or(options.batch_size());
+  return is_first ? std::nullopt : std::optional(batches);
+}
+
+void check_samples(const RunPosition& at, const Resume& resume,
+                   int64_t batch_size) {
   const int64_t most_batches =
       at.samples == 0 ? 0 : (at.samples - 1) / batch_size + 1;
-  if (most_batches > at.batch) {
-    refuse(
-        fmt::format("at most {} batches of {} samples", at.batch, batch_size),
-        fmt::format("{} samples", at.samples));
+  if (most_batches <= at.batch) return;
+  refuse_damaged(
+      resume.path + " contradicts itself",
+      fmt::format("at most {} batches of {} samples", at.batch, batch_size),
+      fmt::format("{} samples", at.samples));
+}
+
+}  // namespace
+
+RunPosition position_in_epochs(const TrainOptions& options, const Plan& plan,
+                               const Resume& resume, int64_t batches,
+                               int64_t total_steps) {
+  RunPosition at = resume.info.run->position;
+  if (at.step != resume.info.step) {
+    refuse_damaged(resume.path + " contradicts itself",
+                   fmt::format("step {}", resume.info.step),
+                   fmt::format("a position at step {}", at.step));
+  }
+  const auto before = saved_batches(at, resume.path);
+  // The batch size may change on resume with --allow-changes.
+  check_samples(at, resume,
+                saved_number(resume.info.run->settings, "batch_size")
+                    .value_or(options.batch_size()));
+  if (at.epoch != at.step / batches || at.batch != at.step % batches) {
+    const std::string change =
+        before ? fmt::format("{} in an epoch of the checkpoint, {} now",
+                             counted(*before, "batch", "batches"), batches)
+               : fmt::format(
+                     "step {} in the first epoch of the checkpoint, "
+                     "epochs of {} now",
+                     at.step, counted(batches, "batch", "batches"));
+    if (!options.checkpoint().allow_changes()) refuse_changes(change);
+    // The sums are those of other batches.
+    at = {.step = at.step,
+          .epoch = at.step / batches,
+          .batch = at.step % batches};
+    if (plan.rank == 0) {
+      log_warning("train",
+                  fmt::format("{}: the run continues with batch {} of epoch {} "
+                              "(counted from 0)",
+                              change, at.batch, at.epoch));
+    }
+  }
+  if (options.checkpoint().allow_changes() && !resume.is_snapshot()) {
+    at.is_ended = false;
   }
   if (at.step > total_steps && plan.rank == 0) {
     log_warning("train", fmt::format("{} is at step {} already, beyond the end "
                                      "of this run at step {}",
                                      resume.path, at.step, total_steps));
   }
+  return at;
 }
 
 namespace {
@@ -255,6 +307,8 @@ void check_settings(const TrainOptions& options, const Plan& plan,
   std::vector<std::string> changes, notes;
   for (const auto& [name, text] : differences(saved.settings, now)) {
     if (name == kDataDir) continue;
+    // An earlier version saved nothing about data without a fingerprint.
+    if (name == kDataSha256 && value_of(saved.settings, name).empty()) continue;
     if (name == kPowerSgdRanks) {
       notes.push_back(text);
     } else if (name != kTotalSteps) {
@@ -264,12 +318,7 @@ void check_settings(const TrainOptions& options, const Plan& plan,
     }
   }
   if (!changes.empty() && !options.checkpoint().allow_changes()) {
-    throw CheckpointError(
-        {.code = ErrorCode::kResumeConflict,
-         .what = fmt::format("the run would not continue as it was: {}",
-                             fmt::join(changes, "; ")),
-         .fix = "give the options it was started with, or --allow-changes to "
-                "continue with others"});
+    refuse_changes(fmt::format("{}", fmt::join(changes, "; ")));
   }
   for (const auto& [name, text] : differences(saved.versions, versions)) {
     notes.push_back(text);

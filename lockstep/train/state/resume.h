@@ -43,11 +43,15 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
 Settings saved_settings(const TrainOptions& options, const ProcessGroup& world,
                         const std::optional<Resume>& resume);
 
-/// Throws CheckpointError unless the position of `resume` is possible with
-/// epochs of `batches` batches. If it is beyond the end of the run, rank 0
-/// warns.
-void check_position(const TrainOptions& options, const Plan& plan,
-                    const Resume& resume, int64_t batches, int64_t total_steps);
+/// Returns the position of `resume` in epochs of `batches` batches. If there
+/// were other epochs when it was saved, because the batch size or the data have
+/// changed, the epoch and the batch follow from the step, rank 0 warns, and the
+/// epoch has no sums. Throws CheckpointError if that was not allowed, or if the
+/// position is impossible. A run that a callback ended goes on if changes are
+/// allowed. If the position is beyond the end of the run, rank 0 warns.
+RunPosition position_in_epochs(const TrainOptions& options, const Plan& plan,
+                               const Resume& resume, int64_t batches,
+                               int64_t total_steps);
 
 /// Throws CheckpointError, which lists the settings that differ from the
 /// checkpoint's. With options.checkpoint().allow_changes() rank 0 only warns.

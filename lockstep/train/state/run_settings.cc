@@ -72,7 +72,7 @@ Settings settings_of(const Task& task, const TrainOptions& options,
       {"batch_size", text_of(options.batch_size())},
       {"shuffle", text_of(options.loading().shuffle())},
       {"drop_last", text_of(options.loading().drop_last())},
-      {"data_sha256", data_sha256},
+      {kDataSha256, data_sha256},
       {"clip_grad_norm", text_of(options.clip_grad_norm())},
       {kTotalSteps, text_of(total_steps)},
   });

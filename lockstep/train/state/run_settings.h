@@ -14,8 +14,12 @@ namespace lockstep::train {
 inline constexpr const char* kTotalSteps = "total_steps";
 
 /// Name of the one setting that only says where the data were, for `eval`. The
-/// data themselves are identified by data_sha256.
+/// data themselves are identified by kDataSha256.
 inline constexpr const char* kDataDir = "data_dir";
+
+/// Name of the setting that identifies the data: their fingerprint, or else
+/// their number.
+inline constexpr const char* kDataSha256 = "data_sha256";
 
 /// Name of a setting that a task has if its schedule depends on the end of the
 /// run. A run of another length is then a different run.
