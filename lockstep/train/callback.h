@@ -46,7 +46,9 @@ class Callback {
   virtual void after_checkpoint(const RunState&) {}
 
   /// Called after each step. Returning true ends the run after the next step,
-  /// as if max_steps were reached. If one rank returns true, all ranks end.
+  /// as if max_steps were reached. If one rank returns true, all ranks end. A
+  /// run that has ended is not continued on resume, unless
+  /// CheckpointOptions::allow_changes is set.
   virtual bool wants_to_stop() const { return false; }
 
   /// Returns what the callback has to remember when a run is resumed. The names

@@ -150,6 +150,12 @@ TEST(EarlyStop, EndsWhenNothingGetsBetter) {
     EXPECT_EQ(
         read_checkpoint_info(find_checkpoint(options.out_dir() + "/best")).step,
         5);
+    options.strategy(Strategy::kSingle);
+    options.devices().resize(1);
+    options.checkpoint().resume("auto");
+    const RunReport again = line_trainer(0).fit(options);
+    EXPECT_EQ(again.steps, 16);
+    EXPECT_EQ(again.parameter_sha256, report.parameter_sha256);
   }
 }
 

@@ -402,6 +402,57 @@ TEST(OwnTrainer, EndsWhenACallbackWantsIt) {
   expect_same(make()->fit(options), report, "without evaluations");
 }
 
+/// Ends the run after step 7, and remembers nothing.
+struct GoodEnough : Callback {
+  void after_step(const RunState& at, const Metrics&) override {
+    is_enough = at.step >= 6;
+  }
+  bool wants_to_stop() const override { return is_enough; }
+  bool is_enough = false;
+};
+
+TEST(OwnTrainer, StaysEndedWhenItIsStartedAgain) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.out_dir(folder.path("run"));
+  options.checkpoint().resume("auto");
+  const Make make = [] {
+    auto trainer = std::make_unique<Trainer<CurveImpl>>(curve_trainer());
+    trainer->callback(std::make_shared<GoodEnough>());
+    return trainer;
+  };
+  const RunReport ended = make()->fit(options);
+  EXPECT_EQ(ended.steps, 7);
+  const RunReport again = make()->fit(options);
+  EXPECT_EQ(again.steps, 7);
+  EXPECT_EQ(again.parameter_sha256, ended.parameter_sha256);
+  EXPECT_EQ(again.test.metrics, ended.test.metrics);
+  EXPECT_FALSE(again.interrupted);
+  EXPECT_EQ(on_ranks(make, options, 2, "tcp").parameter_sha256,
+            ended.parameter_sha256);
+  options.checkpoint().allow_changes(true);
+  EXPECT_EQ(make()->fit(options).steps, 9);
+}
+
+// The signal comes in the step that is the last one anyway.
+TEST(OwnTrainer, StaysEndedWhenItIsStoppedInItsLastStep) {
+  const TemporaryFolder folder;
+  TrainOptions options = small();
+  options.out_dir(folder.path("run"));
+  options.checkpoint().resume("auto");
+  for (const bool is_stopped : {true, false}) {
+    const auto good_enough = std::make_shared<GoodEnough>();
+    Trainer<CurveImpl> trainer = curve_trainer();
+    trainer.callback(good_enough);
+    const RunReport report =
+        run_training(*task_of(trainer), options, {.stop = [&] {
+          return is_stopped && good_enough->is_enough ? SIGTERM : 0;
+        }});
+    EXPECT_EQ(report.steps, 7);
+    EXPECT_EQ(report.interrupted, is_stopped);  // in its evaluation
+  }
+}
+
 /// Adds up what a run tells of its steps.
 struct Accounts : Callback {
   void before_batch(const RunState&) override { ++batches; }

@@ -149,10 +149,16 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
     const RunPosition at = position_in_epochs(
         options_, plan_, *resume_, training_batches_->batches(), total_steps_);
     step_ = at.step;
+    is_ended_ = at.is_ended;
     log_.go_on_at(at);
     log_.line(fmt::format("resumed from {}: step {} of {}",
                           resume_->is_snapshot() ? "memory" : resume_->path,
                           step_, total_steps_));
+    if (is_ended_) {
+      log_.line(
+          "the run has ended before its last step, by --early-stop or a "
+          "callback; --allow-changes continues it");
+    }
   }
   if (!resume_ && log_.report().recoveries > 0) {
     log_.go_on_at({});
@@ -221,8 +227,10 @@ std::unique_ptr<data::Loader> Run::open_evaluation_data() const {
 
 RunPosition Run::position() const {
   const int64_t batches = training_batches_->batches();
-  RunPosition at{
-      .step = step_, .epoch = step_ / batches, .batch = step_ % batches};
+  RunPosition at{.step = step_,
+                 .epoch = step_ / batches,
+                 .batch = step_ % batches,
+                 .is_ended = is_ended_};
   if (at.batch == 0) return at;
   at.samples = log_.mean().samples();
   at.sums = log_.mean().sums();
@@ -374,14 +382,15 @@ void Run::list_callbacks() {
 }
 
 int Run::wanted_stop() const {
-  if (const int signal = this->signal(); signal != 0) return signal;
-  // SIGPIPE is the signal for output that nobody reads.
-  if (output_failure()) return SIGPIPE;
-  if (control::is_regroup_wanted()) return kRegroupSignal;
+  // First, because a run that is stopped in its last step is not continued.
   const bool is_enough =
       std::any_of(callbacks_.begin(), callbacks_.end(),
                   [](const auto& one) { return one->wants_to_stop(); });
-  return is_enough ? kEndSignal : 0;
+  if (is_enough) return kEndSignal;
+  if (const int signal = this->signal(); signal != 0) return signal;
+  // SIGPIPE is the signal for output that nobody reads.
+  if (output_failure()) return SIGPIPE;
+  return control::is_regroup_wanted() ? kRegroupSignal : 0;
 }
 
 void Run::stop_on_garbage(const StepOutcome& outcome, int64_t epoch) {

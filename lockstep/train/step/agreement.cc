@@ -17,9 +17,11 @@ std::vector<double> count_signal(int signal) {
   return ranks_by_signal;
 }
 
-/// Returns the lowest signal that any rank got, which puts a person's SIGINT
-/// first; 0 if no rank got one.
+/// Returns kEndSignal if any rank got it, because the run is then over,
+/// whatever else stops it in this step. Returns the lowest other signal, which
+/// puts a person's SIGINT first; 0 if no rank got one.
 int first_signal(const std::vector<double>& ranks_by_signal) {
+  if (ranks_by_signal[kEndSignal] > 0) return kEndSignal;
   const auto first =
       std::find_if(ranks_by_signal.begin(), ranks_by_signal.end(),
                    [](double ranks) { return ranks > 0; });
