@@ -122,6 +122,15 @@ TEST(Resume, AutoStartsAtTheBeginningWhereThereIsNothing) {
   EXPECT_EQ(report.steps, 8);
 }
 
+TEST(Resume, WorksInAFolderWithAnyName) {
+  const TemporaryFolder folder;
+  ImageTraining options = sharded_run();
+  options.checkpoint().resume("auto");
+  options.out_dir(folder.path("two\nlines {\"step\": 3} \xff"));
+  run_training(options, after(3));
+  EXPECT_EQ(run_on("shm 2", options).first_step, 3);
+}
+
 TEST(Resume, TakesShardsAndThreadsFromTheCheckpoint) {
   const TemporaryFolder folder;
   ImageTraining options = sharded_run();

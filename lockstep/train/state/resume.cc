@@ -151,21 +151,21 @@ std::optional<Resume> find_resume(const Task& task, const TrainOptions& options,
     return snapshot;
   }
   Resume resume;
-  std::string text;  // path, newline and manifest; "" without a checkpoint
+  std::string manifest;
   if (world.rank() == 0) {
     auto found = find(options);
     check_out_dir(options, found ? found->path() : "");
     if (found) {
-      text = found->path() + "\n" + read_manifest_text(found->path());
+      resume.path = found->path();
+      manifest = read_manifest_text(found->path());
       resume.state =
           std::make_shared<const CheckpointReader>(*std::move(found));
     }
   }
-  text = world.all_gather_text(text)[0];
-  if (text.empty()) return std::nullopt;
-  const size_t end = text.find('\n');
-  resume.path = text.substr(0, end);
-  resume.info = parse_manifest(resume.path, text.substr(end + 1)).info;
+  resume.path = world.all_gather_text(resume.path)[0];
+  if (resume.path.empty()) return std::nullopt;
+  manifest = world.all_gather_text(manifest)[0];
+  resume.info = parse_manifest(resume.path, manifest).info;
   check_kind(task, resume);
   return resume;
 }
