@@ -87,6 +87,44 @@ TEST_P(PlainSemantics, GiveAnInputItsGradientAndTheGraphBehindIt) {
   EXPECT_TRUE(torch::allclose(target.grad(), plain_target.grad()));
 }
 
+// The optimizer of train_step() is for the model only.
+TEST_P(PlainSemantics, TrainTheLossWithASecondOptimizer) {
+  const auto model = wrap();
+  const Tensor one = torch::ones({1}, torch::kDouble);
+  Tensor scale = one.clone().requires_grad_();
+  Tensor plain_scale = one.clone().requires_grad_();
+  auto all = net->parameters();
+  all.push_back(scale);
+  auto both = make_plain_sgd(all);
+  auto sgd = make_plain_sgd(net->parameters());
+  auto loss_sgd = make_plain_sgd({scale});
+  auto plain_sgd = make_plain_sgd(plain->parameters());
+  auto plain_loss_sgd = make_plain_sgd({plain_scale});
+  const auto loss = [&](const Tensor& output, const Tensor& target) {
+    return mean_square(output * scale, target);
+  };
+  try {
+    model->train_step(data.x, data.y, loss, both);
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadOptimizer);
+    EXPECT_NE(std::string(error.what()).find("second optimizer"),
+              std::string::npos);
+  }
+  for (int step = 0; step < 3; ++step) {
+    plain_sgd.zero_grad();
+    plain_loss_sgd.zero_grad();
+    mean_square(plain->forward(data.x) * plain_scale, data.y).backward();
+    plain_sgd.step();
+    plain_loss_sgd.step();
+    model->train_step(data.x, data.y, loss, sgd);
+    loss_sgd.step();
+    loss_sgd.zero_grad();
+  }
+  expect_same(*net, *plain);
+  EXPECT_TRUE(torch::allclose(scale, plain_scale));
+}
+
 TEST_P(PlainSemantics, GiveALeafOfTheLossItsGradient) {
   const auto model = wrap();
   Tensor scale = torch::ones({1}, torch::kDouble).requires_grad_();

@@ -250,7 +250,9 @@ std::vector<size_t> positions_in(const std::vector<Tensor>& parameters,
            .what = fmt::format("the optimizer's parameter {} (shape {}) is "
                                "not one of the model's",
                                positions.size(), c10::str(parameter.sizes())),
-           .fix = "make the optimizer from model->parameters()"});
+           .fix = "make the optimizer from model->parameters(); if the loss "
+                  "has parameters of its own, give them a second optimizer, "
+                  "and call its step() and zero_grad() after train_step()"});
     }
     positions.push_back(found->second);
   }
