@@ -363,7 +363,10 @@ void Group::check_alive(int waited_for, const EventCount& events) {
       !events.has_reached(phase_)) {
     give_up(fmt::format("{} left the group while rank {} waited in {}",
                         name(waited_for), rank_, here()),
-            {}, "make every rank call the same collectives");
+            {},
+            "make every rank call the same collectives; a backward() of "
+            "DistributedDataParallel is one, so if the ranks have different "
+            "numbers of batches, run the loop in its join()");
   }
 }
 

@@ -176,8 +176,10 @@ void Mesh::lose(int peer) {
                                header_.call.describe(), name(peer)),
            .expected = "a connection to every rank",
            .got = "the other end closed it",
-           .fix = "look at the output of that rank: it ended, or gave up after "
-                  "an error of its own"});
+           .fix = "look at the output of that rank: it ended, gave up after an "
+                  "error of its own, or called fewer collectives. A backward() "
+                  "of DistributedDataParallel is one, so if the ranks have "
+                  "different numbers of batches, run the loop in its join()"});
 }
 
 void Mesh::give_up(const Problem& problem) {

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/cores.h"
+#include "lockstep/train/run/run_lock.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/ddp_runs.h"
 #include "tests/cli/processes.h"
@@ -65,6 +67,24 @@ TEST(Ddp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
        {"Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 16",
         "Rank: 1 | Local rank: 1 | Device: cpu:1 | Batch: 16"}) {
     EXPECT_PRED2(contains, ended.out, line);
+  }
+}
+
+// Rank 0 has the folder, and rank 1 waits for rank 0.
+TEST(Ddp, NamesTheFolderThatAnotherRunUsesOnEachRank) {
+  const TemporaryFolder folder;
+  const train::RunLock other(folder.path());
+  Words words{"run", "--nproc-per-node", "2", "--", kProgram};
+  const Words own = ddp_words({"--max-steps", "1", "--out-dir", folder.path()});
+  words.insert(words.end(), own.begin(), own.end());
+  const auto ended = run_lockstep(words);
+  EXPECT_EQ(ended.code, 1) << ended.err;
+  EXPECT_FALSE(contains(ended.err, "collectives")) << ended.err;
+  std::istringstream lines(ended.err);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("[rank ")) {
+      EXPECT_PRED2(contains, line, folder.path() + " is in use");
+    }
   }
 }
 

@@ -459,13 +459,23 @@ void Reducer::exchange_used() {
 
 void Reducer::close_pass() {
   const std::lock_guard lock(mutex_);
-  try {
-    finish_pass();
-  } catch (const std::exception& error) {
+  const auto give_up_after = [this](const std::exception& error) {
     if (failure_.empty()) failure_ = text_of(error);
     world_.abort(failure_);
     pass_.reset();
     sync_->abandon(GradientSync::Peers::kStop);
+  };
+  try {
+    finish_pass();
+  } catch (const CommError& error) {
+    give_up_after(error);
+    // The user has called no collective.
+    throw CommError(
+        {.code = error.code(),
+         .what = "backward() can't sum the gradients over the ranks: " +
+                 text_of(error)});
+  } catch (const std::exception& error) {
+    give_up_after(error);
     throw;
   }
 }

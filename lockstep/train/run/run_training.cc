@@ -53,6 +53,12 @@ std::optional<CommError> run_once(Task& task, const TrainOptions& options,
   } catch (const CommError& error) {
     if (!context.rejoin || !control::may_wait()) throw;
     return error;
+  } catch (const StateDiverged&) {
+    throw;  // the ranks go on together
+  } catch (const std::exception& error) {
+    // The other ranks then name this error, and not a rank that has left.
+    context.world.abort(lockstep::text_of(error));
+    throw;
   }
 }
 

@@ -35,6 +35,25 @@ struct FailsInBackward : torch::autograd::Function<FailsInBackward> {
   }
 };
 
+// A user of DDP knows backward() and join(), and no collectives.
+TEST_P(DdpFailure, AStepThatTheOtherRankDoesNotMakeIsExplained) {
+  if (!sums_along_tree()) GTEST_SKIP() << "needs shm or tcp";
+  std::string failure;
+  on_ranks(2, [&](ProcessGroup world) {
+    auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+    if (world.rank() == 0) return;
+    try {
+      loss_of(model(inputs(0, 1)), targets(0, 1)).backward();
+    } catch (const CommError& error) {
+      failure = error.what();
+    }
+  });
+  EXPECT_PRED2(contains, failure, "backward()");
+  EXPECT_PRED2(contains, failure, "join()");
+}
+
 TEST_P(DdpFailure, AnExceptionInABackwardEndsTheOthersWaits) {
   const Stopwatch watch;
   std::mutex mutex;
