@@ -125,16 +125,17 @@ std::string render_bar(const ProgressText& text, int width, bool is_utf8) {
 
 std::string render_evaluation(int64_t done, int64_t total, double seconds_left,
                               int width, bool is_utf8) {
-  const std::string head = "evaluation ";
+  const std::string head = "evaluation";
   std::string tail = fmt::format(" {}/{}", done, total);
   if (done > 0) tail += fmt::format(" | {} left", whole_seconds(seconds_left));
-  const int free = width - static_cast<int>(head.size() + tail.size());
+  const int free = width - static_cast<int>(head.size() + 1 + tail.size());
   if (free < kShortestBar) {
     return (head + tail).substr(0, static_cast<size_t>(std::max(width, 0)));
   }
   const double fraction = static_cast<double>(done) /
                           static_cast<double>(std::max<int64_t>(total, 1));
-  return head + draw(fraction, std::min(free, kLongestBar), is_utf8) + tail;
+  return head + " " + draw(fraction, std::min(free, kLongestBar), is_utf8) +
+         tail;
 }
 
 int terminal_columns(std::FILE* out) {
