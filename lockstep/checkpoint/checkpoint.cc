@@ -184,7 +184,7 @@ void CheckpointReader::load(const torch::nn::Module& model,
   load_state_dict(module, tensors, model_file());
 }
 
-OptimizerState CheckpointReader::optimizer_state(const OptimizerState&) const {
+OptimizerState CheckpointReader::optimizer_state() const {
   return read_optimizer_state(path_, *manifest_);
 }
 

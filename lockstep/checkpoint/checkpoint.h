@@ -45,15 +45,14 @@ class SavedState {
   /// Copies parameters and buffers into `module`, a state dict. If something
   /// does not fit, throws CheckpointError naming it, and nothing is changed.
   virtual void load(const NamedTensors& module) const = 0;
-  /// Returns the optimizer's state. `like` is the state of the optimizer that
-  /// it is for. Throws CheckpointError.
-  virtual OptimizerState optimizer_state(const OptimizerState& like) const = 0;
+  /// Returns the optimizer's state. Throws CheckpointError.
+  virtual OptimizerState optimizer_state() const = 0;
   /// Returns the states of random number generators, by name.
   virtual OptimizerState random_state() const = 0;
 
   void load(const torch::nn::Module& module) const { load(state_dict(module)); }
   void load(optim::Optimizer& optimizer) const {
-    optimizer.load_state_dict(optimizer_state(optimizer.state_dict()));
+    optimizer.load_state_dict(optimizer_state());
   }
 };
 
@@ -80,7 +79,7 @@ class CheckpointReader : public SavedState {
   /// Also throws CheckpointError for a tensor with a NaN that was not saved as
   /// one, and if the parameters don't have the manifest's digest.
   void load(const NamedTensors& module) const override;
-  OptimizerState optimizer_state(const OptimizerState& like) const override;
+  OptimizerState optimizer_state() const override;
   /// Loads both, or neither.
   void load(const torch::nn::Module& model, optim::Optimizer* optimizer) const;
   OptimizerState random_state() const override;

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/staging.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_layout.h"
 #include "lockstep/device/intra_op.h"
 
 namespace lockstep {
@@ -42,15 +44,17 @@ struct Section {
 };
 
 // Beginning of a snapshot. The manifest's text follows. At kPiecesAt there is a
-// list of pieces, which is the same in all snapshots of a run. The sums of the
-// pieces follow, as each worker copied them, and then the tensors.
+// list of pieces, which is the same in all snapshots with the same tensors. The
+// sums of the pieces follow, as each worker copied them, the layouts of the
+// optimizer state as text, and then the tensors.
 struct Header {
   uint64_t magic = kMagic;
   Digest identity{};  // digest of the run's name
   uint64_t info_bytes = 0;
   uint64_t pieces = 0;
+  uint64_t layouts_bytes = 0;
   std::array<Section, kKinds> sections;
-  Digest checksum{};  // of the other members, the manifest and the pieces
+  Digest checksum{};  // of all but the sums and the tensors
 };
 constexpr size_t kPiecesAt = size_t{64} << 10;
 
@@ -69,32 +73,23 @@ size_t aligned(size_t bytes) { return round_up(bytes, kAlignment); }
 
 size_t sums_at(size_t pieces) { return kPiecesAt + pieces * sizeof(Piece); }
 
+size_t layouts_at(size_t pieces) {
+  return sums_at(pieces) + pieces * sizeof(uint64_t);
+}
+
 Digest as_digest(const std::string& hex) {
   Digest digest{};
   std::copy_n(hex.begin(), std::min(hex.size(), digest.size()), digest.begin());
   return digest;
 }
 
-// Returns the strides of `tensor` when its bytes are in one piece.
-std::vector<int64_t> dense_strides(const Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
-  return c10::TensorType::contiguousStridesOf(tensor.sizes());
+Digest digest_of(const std::vector<TensorLayout>& layouts) {
+  return as_digest(checksum_of(format_layouts(layouts)));
 }
 
-Digest layout_of(const NamedTensors& tensors) {
-  std::string text;
-  for (const auto& [name, tensor] : tensors) {
-    text +=
-        fmt::format("{} {} {} {}\n", name, c10::toString(tensor.scalar_type()),
-                    c10::str(tensor.sizes()),
-                    c10::str(torch::IntArrayRef(dense_strides(tensor))));
-  }
-  return as_digest(checksum_of(text));
-}
-
-size_t bytes_of(const NamedTensors& tensors) {
+size_t bytes_of(const std::vector<TensorLayout>& layouts) {
   size_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) bytes += aligned(tensor.nbytes());
+  for (const TensorLayout& layout : layouts) bytes += aligned(layout.bytes());
   return bytes;
 }
 
@@ -102,14 +97,13 @@ NamedTensors by_name(const OptimizerState& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
-// Returns the bytes of `slot` from `at` on as tensors like `like`.
-NamedTensors views(std::byte* slot, size_t at, const NamedTensors& like) {
+// Returns the bytes of `slot` from `at` on as tensors of these layouts.
+NamedTensors views(std::byte* slot, size_t at,
+                   const std::vector<TensorLayout>& layouts) {
   NamedTensors result;
-  for (const auto& [name, tensor] : like) {
-    result.emplace_back(
-        name, torch::from_blob(slot + at, tensor.sizes(), dense_strides(tensor),
-                               tensor.options().device(torch::kCPU)));
-    at += aligned(tensor.nbytes());
+  for (const TensorLayout& layout : layouts) {
+    result.emplace_back(layout.name, layout.view(slot + at));
+    at += aligned(layout.bytes());
   }
   return result;
 }
@@ -127,6 +121,13 @@ const char* info_of(std::span<const std::byte> bytes) {
   return reinterpret_cast<const char*>(bytes.data()) + sizeof(Header);
 }
 
+std::string_view layouts_text(std::span<const std::byte> bytes) {
+  const Header& header = header_of(bytes);
+  return {
+      reinterpret_cast<const char*>(bytes.data()) + layouts_at(header.pieces),
+      header.layouts_bytes};
+}
+
 // Returns the checksum that belongs into the header.
 Digest checksum_of_head(std::span<const std::byte> bytes) {
   Header header = header_of(bytes);
@@ -135,6 +136,7 @@ Digest checksum_of_head(std::span<const std::byte> bytes) {
   sum.add(std::as_bytes(std::span(&header, 1)));
   sum.add(bytes.subspan(sizeof header, header.info_bytes));
   sum.add(bytes.subspan(kPiecesAt, header.pieces * sizeof(Piece)));
+  sum.add(std::as_bytes(std::span(layouts_text(bytes))));
   return as_digest(sum.hex());
 }
 
@@ -152,7 +154,9 @@ void check_head(std::span<const std::byte> bytes) {
       bytes.size() > kPiecesAt && header_of(bytes).magic == kMagic &&
       header_of(bytes).info_bytes <= kPiecesAt - sizeof(Header) &&
       header_of(bytes).pieces <=
-          (bytes.size() - kPiecesAt) / (sizeof(Piece) + sizeof(uint64_t));
+          (bytes.size() - kPiecesAt) / (sizeof(Piece) + sizeof(uint64_t)) &&
+      header_of(bytes).layouts_bytes <=
+          bytes.size() - layouts_at(header_of(bytes).pieces);
   if (!has_header || checksum_of_head(bytes) != header_of(bytes).checksum) {
     refuse(
         "the description of a snapshot in memory has changed since it was "
@@ -186,19 +190,19 @@ void check_pieces(std::span<const std::byte> bytes, int64_t step) {
       fmt::format("{:016x}", sum_of(piece)));
 }
 
-// Returns the section's tensors, which must have the layout of `like`.
+// Returns the section's tensors, which must have these layouts.
 NamedTensors section(std::span<const std::byte> bytes, Kind kind,
-                     const NamedTensors& like) {
+                     const std::vector<TensorLayout>& layouts) {
   const Section& found = header_of(bytes).sections[kind];
-  const size_t needed = bytes_of(like);
-  if (found.layout != layout_of(like) || found.at > bytes.size() ||
+  const size_t needed = bytes_of(layouts);
+  if (found.layout != digest_of(layouts) || found.at > bytes.size() ||
       needed > bytes.size() - found.at) {
     throw CheckpointError(
         {.code = ErrorCode::kStateMismatch,
          .what = "the snapshot in memory is of another model or optimizer",
          .fix = "continue from a checkpoint: --snapshot-every 0"});
   }
-  return views(const_cast<std::byte*>(bytes.data()), found.at, like);
+  return views(const_cast<std::byte*>(bytes.data()), found.at, layouts);
 }
 
 }  // namespace
@@ -238,42 +242,62 @@ Snapshot::Snapshot(control::SnapshotMemory memory,
 }
 
 void Snapshot::load(const NamedTensors& module) const {
-  load_state_dict(module, section(bytes_, kModel, module),
+  load_state_dict(module, section(bytes_, kModel, layouts_of(module)),
                   "the snapshot in memory");
 }
 
-OptimizerState Snapshot::optimizer_state(const OptimizerState& like) const {
-  const auto tensors = section(bytes_, kOptimizer, by_name(like));
+OptimizerState Snapshot::optimizer_state() const {
+  const auto tensors =
+      section(bytes_, kOptimizer, parse_layouts(layouts_text(bytes_)));
   return {tensors.begin(), tensors.end()};
 }
 
 OptimizerState Snapshot::random_state() const {
-  const auto tensors =
-      section(bytes_, kRandom, host_generator(lockstep::random_state({})));
+  const auto tensors = section(
+      bytes_, kRandom, layouts_of(host_generator(lockstep::random_state({}))));
   return {{tensors[0].first, tensors[0].second.clone()}};
 }
 
-// Places of the tensors, which are the same in every snapshot of a run.
+// Places of the tensors. They are the same in the next snapshot, unless a
+// callback has new state.
 struct SnapshotWriter::Layout {
+  std::array<std::vector<TensorLayout>, kKinds> tensors;
   std::array<Section, kKinds> sections;
   std::vector<Piece> pieces;  // in the order of a CopyPlan
+  std::string optimizer_layouts;
   size_t bytes = 0;
 
-  explicit Layout(const std::array<NamedTensors, kKinds>& tensors) {
+  explicit Layout(const std::array<NamedTensors, kKinds>& all)
+      : optimizer_layouts(format_layouts(layouts_of(all[kOptimizer]))) {
     size_t count = 0;
-    for (const NamedTensors& some : tensors) {
+    for (const NamedTensors& some : all) {
       for (const auto& [name, tensor] : some) {
         count += CopyPlan::pieces_of(tensor);
       }
     }
-    bytes = aligned(sums_at(count) + count * sizeof(uint64_t));
+    bytes = aligned(layouts_at(count) + optimizer_layouts.size());
     for (size_t kind = 0; kind < kKinds; ++kind) {
-      sections[kind] = {.at = bytes, .layout = layout_of(tensors[kind])};
-      for (const auto& [name, tensor] : tensors[kind]) {
+      tensors[kind] = layouts_of(all[kind]);
+      sections[kind] = {.at = bytes, .layout = digest_of(tensors[kind])};
+      for (const auto& [name, tensor] : all[kind]) {
         add_pieces(fmt::format("{} '{}'", kKindNames[kind], name), tensor);
         bytes += aligned(tensor.nbytes());
       }
     }
+  }
+
+  bool fits(const std::array<NamedTensors, kKinds>& all) const {
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      const bool is_same = std::equal(
+          tensors[kind].begin(), tensors[kind].end(), all[kind].begin(),
+          all[kind].end(), [](const auto& layout, const auto& tensor) {
+            return layout.name == tensor.first &&
+                   layout.type == tensor.second.scalar_type() &&
+                   tensor.second.sizes() == layout.sizes;
+          });
+      if (!is_same) return false;
+    }
+    return true;
   }
 
   void add_pieces(const std::string& name, const Tensor& tensor) {
@@ -309,7 +333,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   tensors[kModel] = content.model;
   tensors[kOptimizer] = by_name(content.optimizer);
   tensors[kRandom] = host_generator(content.random);
-  if (!memory_) {
+  if (!layout_ || !layout_->fits(tensors)) {
     layout_ = std::make_unique<Layout>(tensors);
     memory_ = control::SnapshotMemory::make(block, layout_->bytes);
   }
@@ -317,7 +341,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   CopyPlan plan;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     const auto targets =
-        views(slot.data(), layout_->sections[kind].at, tensors[kind]);
+        views(slot.data(), layout_->sections[kind].at, layout_->tensors[kind]);
     for (size_t i = 0; i < targets.size(); ++i) {
       plan.add(tensors[kind][i].second.detach(), targets[i].second);
     }
@@ -332,6 +356,7 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     Header header{.identity = as_digest(identity_),
                   .info_bytes = info.size(),
                   .pieces = pieces,
+                  .layouts_bytes = layout_->optimizer_layouts.size(),
                   .sections = layout_->sections};
     if (sizeof(Header) + info.size() > kPiecesAt) {
       throw CheckpointError({.code = ErrorCode::kCheckpointNotSaved,
@@ -343,6 +368,9 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     std::memcpy(slot.data() + sizeof header, info.data(), info.size());
     std::memcpy(slot.data() + kPiecesAt, layout_->pieces.data(),
                 pieces * sizeof(Piece));
+    std::memcpy(slot.data() + layouts_at(pieces),
+                layout_->optimizer_layouts.data(),
+                layout_->optimizer_layouts.size());
     header.checksum = checksum_of_head(slot);
     std::memcpy(slot.data(), &header, sizeof header);
   }

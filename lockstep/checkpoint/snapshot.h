@@ -31,7 +31,7 @@ class Snapshot : public SavedState {
   const CheckpointInfo& info() const { return info_; }
   using SavedState::load;
   void load(const NamedTensors& module) const override;
-  OptimizerState optimizer_state(const OptimizerState& like) const override;
+  OptimizerState optimizer_state() const override;
   OptimizerState random_state() const override;
 
  private:
@@ -55,8 +55,8 @@ class SnapshotWriter {
   ~SnapshotWriter();
 
   bool is_due(int64_t step, bool is_last) const;
-  /// Saves the same content on all ranks. The first call is collective among
-  /// the workers of a node.
+  /// Saves the same content on all ranks. The first call, and one with other
+  /// tensors than before, are collective among the workers of a node.
   void save(const CheckpointContent& content);
   const SnapshotCosts& costs() const { return costs_; }
 
@@ -66,7 +66,7 @@ class SnapshotWriter {
   const control::ControlBlock* block_;
   int64_t every_ = 0;
   const std::string identity_;
-  std::unique_ptr<Layout> layout_;  // same in all snapshots of the run
+  std::unique_ptr<Layout> layout_;  // of the last snapshot
   std::optional<control::SnapshotMemory> memory_;
   SnapshotCosts costs_;
 };

@@ -60,13 +60,28 @@ std::optional<SnapshotMemory> SnapshotMemory::find(const ControlBlock& block) {
                                 shm::Segment::open(offer.slots[1])});
 }
 
+namespace {
+
+// Returns nothing, too, while the worker with local rank 0 replaces memory that
+// is too small.
+std::optional<SnapshotMemory> find_complete(const ControlBlock& block) {
+  try {
+    return SnapshotMemory::find(block);
+  } catch (const CommError& error) {
+    log_debug("launch", text_of(error));
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 SnapshotMemory SnapshotMemory::make(const ControlBlock& block, size_t bytes) {
   SnapshotOffer& offer = block.header().snapshots;
   const size_t whole = marks_bytes(block) + bytes;
   const Stopwatch waited;
   std::array<std::shared_ptr<const shm::Segment>, 2> made;
   for (;;) {
-    if (auto found = find(block); found && found->bytes() >= bytes) {
+    if (auto found = find_complete(block); found && found->bytes() >= bytes) {
       return *found;
     }
     if (block.own_slot() == 0 && !made[0]) {

@@ -51,10 +51,12 @@ class Callback {
   /// CheckpointOptions::allow_changes is set.
   virtual bool wants_to_stop() const { return false; }
 
-  /// Returns what the callback has to remember when a run is resumed. The names
-  /// and shapes must be the same at every step.
+  /// Returns what the callback has to remember when a run is resumed, the same
+  /// on every rank. It may be made in a step: averages of the weights, say.
+  /// Its names and shapes must then stay the same.
   virtual OptimizerState state() const { return {}; }
-  /// Loads what state() returned.
+  /// Loads what state() returned. Called before the first event of a resumed
+  /// run. Afterwards, state() must have these names: the run warns of others.
   virtual void load_state(const OptimizerState&) {}
 };
 

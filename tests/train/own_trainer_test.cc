@@ -632,6 +632,50 @@ TEST(OwnTrainer, KeepsTheStateOfCallbacks) {
   EXPECT_EQ(on_ranks(make, options, 2, "tcp").steps, 13);
 }
 
+/// An average of the weights over the steps, made in the first step.
+class Averaging : public Callback {
+ public:
+  explicit Averaging(Trainer<CurveImpl>& trainer) : trainer_(trainer) {}
+  void after_step(const RunState&, const Metrics&) override {
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : trainer_.module()->named_parameters()) {
+      Tensor& average = averages_[item.key()];
+      if (!average.defined()) average = item.value().detach().clone();
+      average.lerp_(item.value(), 0.1);
+    }
+  }
+  OptimizerState state() const override { return averages_; }
+  void load_state(const OptimizerState& state) override {
+    for (const auto& [name, tensor] : state) averages_[name] = tensor.clone();
+  }
+
+ private:
+  Trainer<CurveImpl>& trainer_;
+  OptimizerState averages_;
+};
+
+TEST(OwnTrainer, KeepsTheStateThatACallbackMakesInItsFirstStep) {
+  std::vector<OptimizerState> ends;
+  for (const bool is_stopped : {false, true}) {
+    const TemporaryFolder folder;
+    TrainOptions options = small();
+    options.out_dir(folder.path("run"));
+    options.checkpoint().resume("auto");
+    for (const int64_t steps : {is_stopped ? 5 : 10, 10}) {
+      options.max_steps(steps);
+      auto trainer = curve_trainer();
+      const auto averaging = std::make_shared<Averaging>(trainer);
+      trainer.callback(averaging).fit(options);
+      if (steps == 10) ends.push_back(averaging->state());
+    }
+  }
+  ASSERT_EQ(ends.size(), 3u);
+  for (const auto& [name, average] : ends[0]) {
+    EXPECT_TRUE(ends[1].at(name).equal(average)) << name;
+    EXPECT_TRUE(ends[2].at(name).equal(average)) << name;
+  }
+}
+
 // Four shards: 4 micro-batches of one device, or 2 on each of two.
 TEST(OwnTrainer, AccumulatesToTheBitsOfMoreDevices) {
   const Make make = copies_of(curve_trainer());

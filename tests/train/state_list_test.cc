@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/log.h"
+#include "tests/base/temporary_folder.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -24,9 +27,7 @@ class Saved : public SavedState {
  public:
   explicit Saved(OptimizerState state) : state_(std::move(state)) {}
   void load(const NamedTensors&) const override {}
-  OptimizerState optimizer_state(const OptimizerState&) const override {
-    return state_;
-  }
+  OptimizerState optimizer_state() const override { return state_; }
   OptimizerState random_state() const override { return {}; }
 
  private:
@@ -99,6 +100,54 @@ TEST(StateList, KeepsAPartThatACheckpointLacks) {
   EXPECT_EQ(loaded.optimizer.value, 10);
   EXPECT_EQ(loaded.scaler.value, 5);
   EXPECT_EQ(loaded.power_sgd.value, 2);
+}
+
+/// Has no state before its first step.
+class Average : public Stateful {
+ public:
+  OptimizerState state() const override { return state_; }
+  void load_state(const OptimizerState& state) override { state_ = state; }
+
+ private:
+  OptimizerState state_;
+};
+
+TEST(StateList, LoadsStateThatACallbackMakesInItsFirstStep) {
+  const OptimizerState saved = {{"callback.0.fc.weight", torch::ones({3})},
+                                {"callback.0.steps", torch::tensor(7)}};
+  for (const int ranks : {1, 2}) {
+    spawn(ranks, [&](const ProcessGroup& world) {
+      Average average;
+      StateList list(world);
+      list.add(std::string(StateList::kCallback) + "0.", average);
+      Resume resume = resume_from(saved);
+      // Only the last rank can read the state.
+      resume.root = ranks - 1;
+      if (world.rank() != resume.root) resume.state = nullptr;
+      list.load(resume, LoadCallbacks::kYes);
+      const OptimizerState state = list.state();
+      ASSERT_EQ(state.size(), saved.size());
+      for (const auto& [name, tensor] : saved) {
+        EXPECT_TRUE(state.at(name).equal(tensor)) << name;
+      }
+    });
+  }
+}
+
+TEST(StateList, WarnsOfStateThatNoCallbackTakes) {
+  Parts loaded;
+  OptimizerState state = Parts().list.state();
+  state["callback.0.more"] = torch::zeros({3});
+  state["callback.7.value"] = torch::zeros({3});
+  const LogCapture log;
+  loaded.list.load(resume_from(Parts().list.state()), LoadCallbacks::kYes);
+  EXPECT_EQ(log.text(), "");
+  loaded.list.load(resume_from(state), LoadCallbacks::kNo);
+  EXPECT_EQ(log.text(), "");
+  loaded.list.load(resume_from(state), LoadCallbacks::kYes);
+  EXPECT_PRED2(contains, log.text(),
+               "2 tensors of the state of callbacks in the checkpoint were not "
+               "loaded: callback.0.more, callback.7.value");
 }
 
 }  // namespace

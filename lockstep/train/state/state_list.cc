@@ -6,7 +6,11 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "lockstep/base/log.h"
+#include "lockstep/base/terminal.h"
+#include "lockstep/checkpoint/tensor_layout.h"
 #include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
@@ -57,11 +61,17 @@ OptimizerState of_all_ranks(const ProcessGroup& world,
   return all;
 }
 
+bool is_of_callback(std::string_view name) {
+  return name.starts_with(StateList::kCallback);
+}
+
 // Returns `saved` with the entries that this run has, which are those of
-// `like`.
+// `like`. All entries of callbacks are kept, because a callback may make its
+// state in its first step.
 OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
   std::erase_if(saved, [&](const auto& entry) {
-    return is_optional(entry.first) && !like.contains(entry.first);
+    return is_optional(entry.first) && !is_of_callback(entry.first) &&
+           !like.contains(entry.first);
   });
   for (const auto& [name, tensor] : like) {
     if (is_optional(name)) saved.try_emplace(name, tensor);
@@ -113,16 +123,50 @@ OptimizerState StateList::state_of_ranks(int64_t ranks) const {
 OptimizerState StateList::read(const Resume& resumed, int64_t ranks) const {
   OptimizerState entries = state_of_ranks(ranks);
   if (resumed.state) {
-    entries = of_this_run(resumed.state->optimizer_state(entries), entries);
+    entries = of_this_run(resumed.state->optimizer_state(), entries);
   }
   if (world_.size() == 1) return entries;
-  for (auto& [name, tensor] : entries) {
-    // The root has read its state into host memory.
-    torch::Tensor message = tensor.cpu().contiguous();
+  // The root has read its state into host memory.
+  for (auto& [name, tensor] : entries) tensor = tensor.cpu().contiguous();
+  const std::string layouts = world_.all_gather_text(
+      world_.rank() == resumed.root
+          ? format_layouts(layouts_of({entries.begin(), entries.end()}))
+          : "")[static_cast<size_t>(resumed.root)];
+  OptimizerState read;
+  for (const TensorLayout& layout : parse_layouts(layouts)) {
+    torch::Tensor message =
+        world_.rank() == resumed.root ? entries.at(layout.name) : layout.make();
     world_.broadcast(message, resumed.root);
-    tensor = message;
+    read[layout.name] = message;
   }
-  return entries;
+  return read;
+}
+
+void StateList::warn_of_dropped(const OptimizerState& entries) const {
+  if (world_.rank() != 0) return;
+  OptimizerState kept;
+  for (const Part& part : parts_) {
+    if (is_of_callback(part.prefix)) {
+      insert(part.prefix, part.part->state(), kept);
+    }
+  }
+  std::vector<std::string> dropped;
+  for (const auto& [name, tensor] : entries) {
+    if (is_of_callback(name) && !kept.contains(name)) dropped.push_back(name);
+  }
+  if (dropped.empty()) return;
+  const size_t count = dropped.size();
+  constexpr size_t kMostNamed = 3;
+  dropped.resize(std::min(count, kMostNamed));
+  log_warning(
+      "train",
+      fmt::format("{} of the state of callbacks in the checkpoint {} not "
+                  "loaded: {}{}; give the run the callbacks that it had, in "
+                  "the same order, and let their load_state() take what "
+                  "state() returned",
+                  counted(static_cast<int64_t>(count), "tensor"),
+                  count == 1 ? "was" : "were", fmt::join(dropped, ", "),
+                  count > kMostNamed ? ", ..." : ""));
 }
 
 void StateList::load_part(const Part& part, const OptimizerState& entries,
@@ -140,7 +184,12 @@ void StateList::load_part(const Part& part, const OptimizerState& entries,
                   [](const auto& entry) { return is_optional(entry.first); });
     stateful->load_state(own);
   } else {
-    stateful->load_state(entries_of(entries, prefix));
+    OptimizerState own = entries_of(entries, prefix);
+    // A callback may keep them, and those of a snapshot are overwritten.
+    if (is_of_callback(prefix)) {
+      for (auto& [name, tensor] : own) tensor = tensor.clone();
+    }
+    stateful->load_state(own);
   }
 }
 
@@ -148,10 +197,12 @@ void StateList::load(const Resume& resumed, LoadCallbacks callbacks) {
   const int64_t ranks = saved_ranks(resumed).value_or(world_.size());
   const OptimizerState entries = read(resumed, ranks);
   for (const Part& part : parts_) {
-    const bool is_callback = part.prefix.starts_with(kCallback);
-    if (is_callback && callbacks == LoadCallbacks::kNo) continue;
+    if (is_of_callback(part.prefix) && callbacks == LoadCallbacks::kNo) {
+      continue;
+    }
     load_part(part, entries, ranks);
   }
+  if (callbacks == LoadCallbacks::kYes) warn_of_dropped(entries);
 }
 
 }  // namespace lockstep::train

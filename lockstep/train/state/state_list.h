@@ -43,7 +43,9 @@ class StateList {
   /// Loads the state that the ranks with access to `resumed` read for all. If
   /// the settings of the run have changed, a part besides the optimizer may
   /// have other entries than were saved. It keeps the values of the entries
-  /// that are missing. Collective.
+  /// that are missing. A callback gets all entries that were saved for it, also
+  /// those that its state() does not have yet. Rank 0 warns of entries that no
+  /// callback takes. Collective.
   void load(const Resume& resumed, LoadCallbacks callbacks);
 
  private:
@@ -59,6 +61,8 @@ class StateList {
   OptimizerState read(const Resume& resumed, int64_t ranks) const;
   void load_part(const Part& part, const OptimizerState& entries,
                  int64_t ranks) const;
+  /// Rank 0 warns of the entries of callbacks that none of them has now.
+  void warn_of_dropped(const OptimizerState& entries) const;
 
   ProcessGroup world_;
   std::vector<Part> parts_;
