@@ -130,6 +130,15 @@ std::string fix_of_wrapper(const NamedTensors& wanted,
                    "lockstep::save(*model->module(), path)";
 }
 
+// Returns true if `tensor` of `module` has another name in `module` that is in
+// `found`. safetensors.torch.save_model() writes such a tensor once.
+bool is_tied(const torch::Tensor& tensor, const NamedTensors& module,
+             const std::unordered_map<std::string, torch::Tensor>& found) {
+  return std::any_of(module.begin(), module.end(), [&](const auto& other) {
+    return other.second.is_same(tensor) && found.contains(other.first);
+  });
+}
+
 // Returns the copies to make, or throws CheckpointError.
 std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                         const std::string& source) {
@@ -144,10 +153,11 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
     }
   }
   std::vector<Copy> copies;
+  const auto given_names = found;
   for (const auto& [name, tensor] : wanted) {
     const auto entry = found.find(name);
     if (entry == found.end()) {
-      missing.push_back(name);
+      if (!is_tied(tensor, wanted, given_names)) missing.push_back(name);
       continue;
     }
     const torch::Tensor& given = entry->second;

@@ -54,6 +54,30 @@ TEST(StateDict, ListsParametersThenBuffersAndSharesThem) {
             net->conv->weight.data_ptr());
 }
 
+/// A module with two names for one parameter.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    embedding = register_parameter("embedding", torch::randn({5, 3}));
+    head = register_parameter("head", embedding);
+  }
+  torch::Tensor embedding, head;
+};
+TORCH_MODULE(Tied);
+
+// safetensors.torch.save_model() writes one of the names.
+TEST(StateDict, IsLoadedWithOneOfTheNamesOfATiedTensor) {
+  const Tied from;
+  for (const auto& item : copied(*from)) {
+    Tied to;
+    load_state_dict(*to, {item});
+    EXPECT_TRUE(to->embedding.equal(from->embedding)) << item.first;
+    EXPECT_TRUE(to->head.is_same(to->embedding));
+  }
+  Tied to;
+  expect_problem(error_of<CheckpointError>([&] { load_state_dict(*to, {}); }),
+                 ErrorCode::kStateMismatch, {"2 missing: embedding, head"});
+}
+
 TEST(StateDict, GoesFromOneModuleToAnotherThroughAFile) {
   const TemporaryFolder folder;
   Net from, to;
