@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
 // Time after the first signal in which others count as the same request.
 constexpr double kSameRequestS = 3;
 
@@ -61,7 +61,11 @@ InterruptScope::InterruptScope() {
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    ::sigaction(kSignals[i], &action, &previous[i]);
+    ::sigaction(kSignals[i], nullptr, &previous[i]);
+    // nohup: the run continues when its terminal is closed.
+    const bool is_kept =
+        kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN;
+    if (!is_kept) ::sigaction(kSignals[i], &action, nullptr);
   }
 }
 

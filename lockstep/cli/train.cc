@@ -251,9 +251,10 @@ void add_train(CLI::App& app) {
   add_train_options(*command, *flags);
   command->footer(
       "Ctrl-C finishes the current step, writes a checkpoint (with --out-dir) "
-      "and exits with 130; a second Ctrl-C exits at once. SIGTERM and SIGUSR1 "
-      "do the same and exit with 75, so that a scheduler can queue the run "
-      "again. The same command with --resume auto continues the run, also on "
+      "and exits with 130; a second Ctrl-C exits at once. SIGTERM, SIGUSR1 "
+      "and SIGHUP do the same and exit with 75, so that a scheduler can queue "
+      "the run again. The same command with --resume auto continues the run, "
+      "also on "
       "other devices.\n\n"
       "Example:\n"
       "  lockstep train --devices 2xcpu --max-steps 100 \\\n"

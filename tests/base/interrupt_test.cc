@@ -20,6 +20,22 @@ TEST(InterruptScope, TakesSigtermToo) {
   EXPECT_EQ(InterruptScope::signal(), SIGTERM);
 }
 
+TEST(InterruptScope, TakesAClosedTerminalUnlessThatIsIgnored) {
+  const auto before = std::signal(SIGHUP, SIG_DFL);
+  {
+    const InterruptScope scope;
+    ::raise(SIGHUP);
+    EXPECT_EQ(InterruptScope::signal(), SIGHUP);
+  }
+  std::signal(SIGHUP, SIG_IGN);  // nohup
+  {
+    const InterruptScope scope;
+    ::raise(SIGHUP);
+    EXPECT_EQ(InterruptScope::signal(), 0);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
+}
+
 TEST(InterruptScope, StartsAnewEachTime) {
   {
     const InterruptScope scope;

@@ -86,7 +86,7 @@ void check_outputs(const RunFlags& flags) {
                             report.last_checkpoint)
               : "no checkpoint was written, because there is no --out-dir"));
   const bool is_preempted =
-      is_saved && (signal == SIGTERM || signal == SIGUSR1);
+      is_saved && (signal == SIGTERM || signal == SIGUSR1 || signal == SIGHUP);
   throw CLI::RuntimeError(is_preempted ? kExitPreempted : kExitSignal + signal);
 }
 
