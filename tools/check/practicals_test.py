@@ -2,6 +2,7 @@
 """Tests the scripts that fill the practicals, and the programs' sizes."""
 
 import difflib
+import json
 import pathlib
 import re
 import sys
@@ -135,6 +136,24 @@ class Sentences(unittest.TestCase):
                               pathlib.Path())
         self.assertIn("are equal", known.of("same_digest", "a", "b"))
         self.assertIn("differ", known.of("same_digest", "a", "c"))
+
+    def test_call_better_what_has_less_that_devices_do_not_shorten(self):
+        def run(strategy, mean, forward, backward):
+            return {"strategy": strategy, "engine": "lockstep",
+                    "phases_s": {"forward": forward, "backward": backward},
+                    "step_time_s": {"mean": mean, "median": mean}}
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, factor in (("two", 1), ("three", 1.5)):
+                # ddp is faster, and slows down more on shared cores.
+                runs = [run("ddp", 0.02 * factor ** 2, 0.008, 0.008),
+                        run("dp-classic", 0.04 * factor, 0.01, 0.01)]
+                pathlib.Path(folder, name).write_text(json.dumps({"runs": runs}))
+            known = values.Values({}, pathlib.Path(folder))
+            text = known.of("scales_better", "two", "three", "dp-classic", "ddp")
+        self.assertTrue(text.startswith("`ddp`: 20 % of its step"), text)
+        self.assertIn("With `dp-classic`, it is 50 %.", text)
+        self.assertIn("takes 45 ms with `ddp` and 60 ms with `dp-classic`", text)
 
     def test_refuse_what_no_command_printed(self):
         with self.assertRaises(values.Unknown):

@@ -233,16 +233,27 @@ class Values:
                 f"`{slow}` ({seconds(min(step))} per step compared with "
                 f"{seconds(max(step))}).")
 
-    def value_scales_better(self, two, three, one, other):
-        """Says which of two strategies slows down less with one more device."""
-        change = {name: self.compared(three, name)["step_time_s"]["median"] /
-                  self.compared(two, name)["step_time_s"]["median"]
-                  for name in (one, other)}
-        best = min(change, key=change.get)
-        parts = " and ".join(f"{ratio:.2f} times as long with `{name}`"
-                             for name, ratio in change.items())
-        return (f"`{best}`. With one more device on the same cores, a step "
-                f"takes {parts}. Less is better.")
+    def fixed_share(self, path, strategy):
+        """Returns the part of a step that is neither forward nor backward."""
+        run = self.compared(path, strategy)
+        computing = run["phases_s"]["forward"] + run["phases_s"]["backward"]
+        return 1 - computing / run["step_time_s"]["mean"]
+
+    def value_scales_better(self, two, three, *names):
+        """Says which of two strategies has less that devices do not shorten.
+
+        A step of the third slice takes longer with each strategy, because the
+        slices share the same cores.
+        """
+        fixed = {name: self.fixed_share(two, name) for name in names}
+        best, worst = sorted(names, key=fixed.get)
+        step = {name: seconds(self.compared(three, name)["step_time_s"]["median"])
+                for name in names}
+        return (f"`{best}`: {100 * fixed[best]:.0f} % of its step are neither "
+                f"forward nor backward, and more devices do not make that part "
+                f"shorter. With `{worst}`, it is {100 * fixed[worst]:.0f} %. With one "
+                f"more device on the same cores, a step takes {step[best]} with "
+                f"`{best}` and {step[worst]} with `{worst}`.")
 
     # Bad links.
 
