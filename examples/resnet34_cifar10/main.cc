@@ -23,10 +23,8 @@ std::shared_ptr<lockstep::data::ImageSource> images(const std::string& dir,
 
 int main(int argc, char** argv) {
   const bool has_folder = std::filesystem::exists("cifar10/test_batch.bin");
-  // Ranks have RANK. Their agent, or the user's own launcher, is not a rank.
-  if (!has_folder && std::getenv("RANK") == nullptr) {
-    std::cerr << "no cifar10/test_batch.bin here: training on generated images"
-              << std::endl;
+  if (!has_folder && std::getenv("RANK") == nullptr) {  // not in each rank
+    std::cerr << "no cifar10/test_batch.bin: training on generated images\n";
   }
   const std::string dir = has_folder ? "cifar10" : "";
   lockstep::Trainer trainer(
