@@ -22,7 +22,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+// Longest time of one attempt to connect. In a network that loses packets, a
+// new connection gets through sooner than the next packet of an old one.
 constexpr milliseconds kHandshakeTime{5000};
+// Time without an answer after which a request is repeated over a new
+// connection. Doubled each time, so that a slow server can answer.
+constexpr milliseconds kRepeatTime{2000};
+// Longest wait that the server is asked for at once. Its answer shows that the
+// connection still works.
+constexpr milliseconds kWaitTime{2000};
 constexpr int kPauseMs = 20;
 
 uint32_t wait_ms(milliseconds time) {
@@ -42,6 +50,18 @@ class TimedOut : public CommError {
   using CommError::CommError;
 };
 
+// Throws RequestRefused if the server would not be able to read the request. It
+// would close the connection, and the request would be repeated for nothing.
+void check(const Request& request) {
+  try {
+    decode_request(encode(request), Limits());
+  } catch (const CommError& error) {
+    throw RequestRefused({.code = ErrorCode::kStoreRefused,
+                          .what = "the job's store can't take a request",
+                          .got = text_of(error)});
+  }
+}
+
 [[noreturn]] void fail_gone() {
   throw Disconnected({.code = ErrorCode::kStoreUnreachable,
                       .what = "the store is gone",
@@ -52,12 +72,12 @@ class TimedOut : public CommError {
 
 // The client's end of one connection. One thread may use it at a time. It can't
 // be used after an exception.
-class Client::Channel {
+class Client::Link {
  public:
   // Does the handshake over `socket`. Throws Refused, Disconnected, TimedOut,
   // or CommError if the other end has another secret or is not a store.
-  Channel(FileDescriptor socket, const Identity& who, const Key& key,
-          Time deadline);
+  Link(FileDescriptor socket, const ClientOptions& options,
+       const Token& channel, Time deadline);
 
   // Sends a request and returns the reply. Throws TimedOut if it does not come
   // in time.
@@ -67,6 +87,10 @@ class Client::Channel {
   std::string own_host() const {
     return SocketAddress::of_socket(socket_.get()).host();
   }
+  SocketAddress address() const {
+    return SocketAddress::of_peer(socket_.get());
+  }
+  const Token& incarnation() const { return incarnation_; }
 
  private:
   void send(std::string_view bytes, Time deadline);
@@ -76,14 +100,24 @@ class Client::Channel {
   FileDescriptor socket_;
   FrameReader in_{kMostHandshakeBytes};
   std::optional<Session> session_;
+  Token incarnation_{};
   const Limits limits_{};
 };
 
-Client::Channel::Channel(FileDescriptor socket, const Identity& who,
-                         const Key& key, Time deadline)
+// A sequence of requests, over one connection after another. One thread may use
+// it at a time.
+struct Client::Channel {
+  const Token id = random_token();
+  uint64_t requests = 0;
+  std::unique_ptr<Link> link;  // null: not connected
+};
+
+Client::Link::Link(FileDescriptor socket, const ClientOptions& options,
+                   const Token& channel, Time deadline)
     : socket_(std::move(socket)) {
-  const std::string hello =
-      encode(Hello{.identity = who, .nonce = random_nonce()});
+  const Identity& who = options.who;
+  const std::string hello = encode(
+      Hello{.identity = who, .channel = channel, .nonce = random_nonce()});
   send(framed(hello), deadline);
   const std::string answer = receive(deadline);
   const Challenge challenge = decode_challenge(answer);
@@ -95,7 +129,7 @@ Client::Channel::Channel(FileDescriptor socket, const Identity& who,
          .got = std::to_string(challenge.version),
          .fix = "use the same version on all nodes"});
   }
-  const Handshake handshake(key, hello, answer);
+  const Handshake handshake(options.key, hello, answer);
   send(framed(handshake.proof()), deadline);
   const auto reply = handshake.decode_admission_reply(receive(deadline));
   if (!reply) {
@@ -115,22 +149,23 @@ Client::Channel::Channel(FileDescriptor socket, const Identity& who,
                    .what = "the job's store refused " + who.text(),
                    .got = reply->reason});
   }
+  incarnation_ = reply->incarnation;
   session_ = handshake.client_session();
   in_.set_most(limits_.message_bytes());
 }
 
-Reply Client::Channel::ask(const Request& request, Time deadline) {
+Reply Client::Link::ask(const Request& request, Time deadline) {
   send(session_->seal(encode(request)), deadline);
   const std::string frame = receive(deadline);
   return decode_reply(session_->open(frame), limits_);
 }
 
-bool Client::Channel::is_alive() const {
+bool Client::Link::is_alive() const {
   pollfd ready{socket_.get(), POLLIN | POLLRDHUP, 0};
   return ::poll(&ready, 1, 0) == 0;
 }
 
-void Client::Channel::send(std::string_view bytes, Time deadline) {
+void Client::Link::send(std::string_view bytes, Time deadline) {
   while (!bytes.empty()) {
     const ssize_t put =
         ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -144,7 +179,7 @@ void Client::Channel::send(std::string_view bytes, Time deadline) {
   }
 }
 
-std::string Client::Channel::receive(Time deadline) {
+std::string Client::Link::receive(Time deadline) {
   std::array<char, 65536> buffer;
   std::string frame;
   while (!in_.next(frame)) {
@@ -163,7 +198,7 @@ std::string Client::Channel::receive(Time deadline) {
   return frame;
 }
 
-void Client::Channel::wait_for(short event, Time deadline) const {
+void Client::Link::wait_for(short event, Time deadline) const {
   pollfd ready{socket_.get(), event, 0};
   const int found = ::poll(&ready, 1, poll_timeout_ms(deadline));
   if (found < 0 && errno == EINTR) return;
@@ -174,25 +209,32 @@ void Client::Channel::wait_for(short event, Time deadline) const {
 }
 
 Client::Client(ClientOptions options) : options_(std::move(options)) {
-  auto channel = connect(Clock::now() + options_.connect_time);
-  own_host_ = channel->own_host();
+  auto channel = std::make_unique<Channel>();
+  channel->link = connect(channel->id, Clock::now() + options_.connect_time);
+  own_host_ = channel->link->own_host();
+  address_ = channel->link->address();
+  options_.who.incarnation = channel->link->incarnation();
   idle_.push_back(std::move(channel));
 }
 
 Client::~Client() = default;
 
-std::unique_ptr<Client::Channel> Client::connect(Time deadline) const {
+std::unique_ptr<Client::Link> Client::connect(const Token& channel,
+                                              Time deadline) const {
   std::string problem = "nobody listens";
   std::optional<CommError> wrong;
   do {
-    for (const auto& address : resolve(options_.host, options_.port)) {
+    // A server keeps its address, and a name server may not answer now.
+    for (const auto& address : address_
+                                   ? std::vector{*address_}
+                                   : resolve(options_.host, options_.port)) {
       const auto attempt_deadline =
           std::min(deadline, Clock::now() + kHandshakeTime);
       FileDescriptor socket = connect_to(address, attempt_deadline);
       if (!socket.is_open()) continue;
       try {
-        return std::make_unique<Channel>(std::move(socket), options_.who,
-                                         options_.key, attempt_deadline);
+        return std::make_unique<Link>(std::move(socket), options_, channel,
+                                      attempt_deadline);
       } catch (const Disconnected& error) {
         // A server that is flooded with connections may close any of them.
         problem = text_of(error);
@@ -218,26 +260,55 @@ std::unique_ptr<Client::Channel> Client::connect(Time deadline) const {
 }
 
 std::unique_ptr<Client::Channel> Client::take() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto channel = std::move(idle_.back());
-      idle_.pop_back();
-      if (channel->is_alive()) return channel;
-      // If the server closed one connection, it closed all.
-      idle_.clear();
-    }
+  const std::lock_guard lock(mutex_);
+  while (!idle_.empty()) {
+    auto channel = std::move(idle_.back());
+    idle_.pop_back();
+    if (channel->link && channel->link->is_alive()) return channel;
   }
-  // The server was running before. If it has ended, it does not come back.
-  return connect(Clock::now() +
-                 std::min(options_.connect_time, options_.answer_time));
+  return std::make_unique<Channel>();
+}
+
+// Sends a request until it is answered. Throws Unreachable at the deadline.
+Reply Client::exchange(Channel& channel, Request request) const {
+  request.id = ++channel.requests;
+  const milliseconds wait(request.wait_ms);
+  const auto deadline = Clock::now() + wait + options_.answer_time;
+  for (milliseconds late = kRepeatTime;; late *= 2) {
+    if (!channel.link) channel.link = connect(channel.id, deadline);
+    std::string problem;
+    try {
+      return channel.link->ask(request,
+                               std::min(deadline, Clock::now() + wait + late));
+    } catch (const CommError& error) {
+      problem = text_of(error);
+    }
+    channel.link.reset();
+    if (Clock::now() >= deadline) {
+      throw Unreachable(
+          {.code = ErrorCode::kStoreUnreachable,
+           .what = fmt::format("the job's store at {} port {} does not answer",
+                               options_.host, options_.port),
+           .expected = fmt::format(
+               "an answer within {:g} s",
+               static_cast<double>(options_.answer_time.count()) / 1e3),
+           .got = problem});
+    }
+    ::poll(nullptr, 0, kPauseMs);
+  }
 }
 
 Reply Client::ask(const Request& request) {
+  check(request);
   auto channel = take();
-  const auto deadline =
-      Clock::now() + milliseconds(request.wait_ms) + options_.answer_time;
-  Reply reply = channel->ask(request, deadline);
+  const auto end = Clock::now() + milliseconds(request.wait_ms);
+  Reply reply;
+  for (Request part = request;;) {
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+    part.wait_ms = wait_ms(std::min(left, kWaitTime));
+    reply = exchange(*channel, part);
+    if (reply.status != Status::kTimeout || Clock::now() >= end) break;
+  }
   {
     // The connection is kept even after a refusal. A process without one counts
     // as gone.

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/store/handshake.h"
 #include "lockstep/store/message.h"
+#include "lockstep/store/socket_address.h"
 
 namespace lockstep::store {
 
@@ -21,9 +22,9 @@ struct ClientOptions {
   /// Time to wait for the server to start.
   std::chrono::milliseconds connect_time{30'000};
   /// Time that the server may take to answer, in addition to the wait that a
-  /// request asks for. If the server's process ends, its connections close, so
-  /// this matters only for a host that is cut off. It is long enough for a host
-  /// with more work than cores, where threads may wait for seconds.
+  /// request asks for. Until then, the request is repeated over new
+  /// connections. It is long enough for a network that fails for a while, and
+  /// for a host with more work than cores, where threads may wait for seconds.
   std::chrono::milliseconds answer_time{60'000};
 };
 
@@ -39,7 +40,7 @@ class Refused : public CommError {
 };
 
 /// An address at which no process listens, or that closes connections at once.
-/// The server may still start.
+/// Or a server that did not answer in time. It may still start, or come back.
 class Unreachable : public CommError {
  public:
   using CommError::CommError;
@@ -54,8 +55,11 @@ class RequestRefused : public CommError {
 /// A client of a job's store. Calls may come from several threads. Each call
 /// uses its own connection, so a call that waits does not delay others.
 ///
-/// All calls throw CommError if the server has ended or does not answer, and
-/// RequestRefused if it refuses the request. No request is sent twice.
+/// If a connection breaks or the server does not answer, the client connects
+/// again and repeats the request. The server executes it only once. All calls
+/// throw Unreachable if that did not succeed in time, Refused if the server was
+/// started again (what it had stored is lost), RequestRefused if it refuses the
+/// request, and CommError if the other end is not the job's store.
 class Client {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -91,16 +95,23 @@ class Client {
 
   /// Returns the address of this host on its connection to the server.
   std::string own_host() const { return own_host_; }
+  /// Returns the incarnation of the server.
+  const Token& incarnation() const { return options_.who.incarnation; }
 
  private:
-  class Channel;
+  class Link;
+  struct Channel;
   using Time = std::chrono::steady_clock::time_point;
-  std::unique_ptr<Channel> connect(Time deadline) const;
+  std::unique_ptr<Link> connect(const Token& channel, Time deadline) const;
   std::unique_ptr<Channel> take();
+  Reply exchange(Channel& channel, Request request) const;
   Reply ask(const Request& request);
 
-  const ClientOptions options_;
+  // Not changed after the first connection.
+  ClientOptions options_;
   std::string own_host_;
+  std::optional<SocketAddress> address_;  // of the server
+
   std::mutex mutex_;
   std::vector<std::unique_ptr<Channel>> idle_;
 };

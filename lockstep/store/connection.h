@@ -39,7 +39,8 @@ class Connection {
 
   enum class Stage { kHello, kProof, kOpen, kLeaving };
   Stage stage = Stage::kHello;
-  Identity who;  ///< as claimed by the client; proven from kOpen on
+  Identity who;     ///< as claimed by the client; proven from kOpen on
+  Token channel{};  ///< channel that uses this connection
   std::optional<Handshake> handshake;  ///< from kProof on
   std::optional<Session> session;      ///< from kOpen on
   /// The request that waits for a key. No other request is read meanwhile.

@@ -44,6 +44,7 @@ int count_of(FieldReader& reader, const char* what, int least) {
 std::string body_of(const AdmissionReply& reply) {
   return FieldWriter()
       .u8(static_cast<uint8_t>(reply.admission))
+      .raw(as_text(reply.incarnation))
       .bytes(reply.reason.substr(0, kMostReasonBytes))
       .take();
 }
@@ -64,6 +65,8 @@ std::string encode(const Hello& hello) {
       .raw(as_text(hello.nonce))
       .u8(static_cast<uint8_t>(self.role))
       .raw(as_text(self.token))
+      .raw(as_text(self.incarnation))
+      .raw(as_text(hello.channel))
       .u32(static_cast<uint32_t>(self.rank))
       .u32(static_cast<uint32_t>(self.world_size))
       .u32(static_cast<uint32_t>(self.round))
@@ -86,6 +89,8 @@ Hello decode_hello(std::string_view message) {
                      .what = "a client is neither an agent nor a worker"});
   }
   read_into(reader, peer.token);
+  read_into(reader, peer.incarnation);
+  read_into(reader, hello.channel);
   peer.rank = count_of(reader, "rank", 0);
   peer.world_size = count_of(reader, "world size", 1);
   peer.round = count_of(reader, "round", 0);
@@ -154,6 +159,7 @@ std::optional<AdmissionReply> Handshake::decode_admission_reply(
   if (!is_same(Mac(key_).of({"server proof", body}), code)) return std::nullopt;
   AdmissionReply reply;
   reply.admission = static_cast<Admission>(reader.u8());
+  read_into(reader, reply.incarnation);
   reply.reason = reader.bytes(kMostReasonBytes);
   reader.end();
   return reply;

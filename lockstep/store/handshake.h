@@ -11,7 +11,7 @@ namespace lockstep::store {
 
 // The handshake of a connection:
 //
-//   client  Hello: its identity, and a nonce
+//   client  Hello: its identity, its channel, and a nonce
 //   server  Challenge: a nonce
 //   client  Proof: HMAC over both
 //   server  AdmissionReply: whether the client is admitted, and HMAC over both
@@ -21,14 +21,22 @@ namespace lockstep::store {
 // Each side has then proven that it knows the client's key. The nonces make
 // sure that no message is a replay. Both sides derive the keys of the session
 // from the client's key and the first two messages.
+//
+// A channel is a sequence of requests, each of which is sent after the answer
+// to the one before. It outlives a connection that breaks: the client connects
+// again, names the same channel, and repeats the request that has no answer.
+//
+// A store that is started again has another incarnation. It refuses the clients
+// of the one before, which may have the same address, secret and run id.
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 /// The longest message of a handshake.
 inline constexpr size_t kMostHandshakeBytes = 1024;
 
 struct Hello {
   uint32_t version = kProtocolVersion;
   Identity identity;
+  Token channel{};
   Digest nonce{};
 };
 
@@ -53,11 +61,13 @@ enum class Admission : uint8_t {
   kDuplicateRank = 4,
   kFull = 5,
   kWrongProof = 6,
+  kOtherIncarnation = 7,
 };
 
 struct AdmissionReply {
   Admission admission = Admission::kWelcome;
-  std::string reason;  ///< why the client was refused
+  Token incarnation{};  ///< of the store
+  std::string reason;   ///< why the client was refused
 };
 
 /// Returns the reply to a wrong proof. It has no HMAC itself: the client knows

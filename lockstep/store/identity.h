@@ -14,6 +14,8 @@ struct Identity {
   std::string run_id;  ///< id of the job
   std::string name;    ///< for people: "node1 (agent 4711)"
   Token token = process_token();
+  /// Incarnation of the store that the client belongs to. Zeros: any.
+  Token incarnation{};
   // Only for workers.
   int rank = 0;
   int world_size = 1;

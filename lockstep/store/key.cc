@@ -97,8 +97,10 @@ bool is_same(const Digest& a, std::string_view b) {
 
 Digest random_nonce() { return random_bytes<32>(); }
 
+Token random_token() { return random_bytes<16>(); }
+
 const Token& process_token() {
-  static const Token token = random_bytes<16>();
+  static const Token token = random_token();
   return token;
 }
 

@@ -55,6 +55,7 @@ Key derived(const Key& key, std::initializer_list<std::string_view> purpose);
 bool is_same(const Digest& a, std::string_view b);
 
 Digest random_nonce();
+Token random_token();
 /// Returns the token of this process, the same in every call.
 const Token& process_token();
 

@@ -21,6 +21,7 @@ size_t Limits::message_bytes() const {
 std::string encode(const Request& request) {
   FieldWriter writer;
   writer.u8(static_cast<uint8_t>(request.operation))
+      .u64(request.id)
       .u64(static_cast<uint64_t>(request.number))
       .u32(request.wait_ms)
       .u32(static_cast<uint32_t>(request.keys.size()));
@@ -37,6 +38,7 @@ Request decode_request(std::string_view message, const Limits& limits) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
                      .what = "a request to the store is of an unknown kind"});
   }
+  request.id = reader.u64();
   request.number = static_cast<int64_t>(reader.u64());
   request.wait_ms = reader.u32();
   const size_t count = reader.u32();

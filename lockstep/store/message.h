@@ -23,6 +23,9 @@ enum class Operation : uint8_t {
 
 struct Request {
   Operation operation = Operation::kGet;
+  /// Number of the request on its channel. A request that is repeated keeps its
+  /// number.
+  uint64_t id = 0;
   std::vector<std::string> keys;
   std::string value;
   std::string expected;

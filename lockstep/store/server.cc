@@ -119,15 +119,20 @@ class Server::Loop {
   void on_hello(Connection& connection, const std::string& body);
   void on_proof(Connection& connection, const std::string& body);
   void on_request(Connection& connection, const Request& request, Time now);
+  // Closes the connection that the same channel had before.
+  void close_former(const Connection& connection);
   // Answers the waiting requests for keys that are now set.
   void wake_waiters();
   void end_wait(Connection& connection, const Reply& reply);
   void close_late(Time now);
+  void carry_out_last_wills(Time now);
   void close_stale_workers();
   // Writes as much as possible, and sets the events that epoll watches.
   void attend(Connection& connection);
   void refuse(Number number, const std::string& why);
-  void close(Number number);
+  // `is_end`: the other end closed the connection, and the network did not
+  // break it.
+  void close(Number number, bool is_end = false);
 
   const ServerOptions options_;
   std::vector<FileDescriptor> listeners_;
@@ -142,7 +147,9 @@ class Server::Loop {
   std::map<Number, std::unique_ptr<Connection>> connections_;
   std::set<Number> unauthenticated_;  // oldest first
   std::set<std::pair<Time, Number>> waiters_;
-  bool has_new_last_wills_ = false;  // waiting requests are not checked yet
+  // Agents with a last will that have no connection, and when it is carried
+  // out.
+  std::map<Token, Time> absent_;
   RefusalLog refusals_;
   std::thread thread_;
 };
@@ -202,7 +209,7 @@ void Server::Loop::run() {
         accept_some(listeners_[number - kListeners].get(), now);
       }
       close_late(now);
-      if (std::exchange(has_new_last_wills_, false)) wake_waiters();
+      carry_out_last_wills(now);
     } catch (const std::exception& error) {
       // The server goes on after a failure, such as lack of memory.
       refusals_.add("a connection", text_of(error));
@@ -217,6 +224,7 @@ int Server::Loop::timeout_ms(Time now) const {
            options_.handshake_time;
   }
   if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
+  for (const auto& [agent, due] : absent_) next = std::min(next, due);
   if (next == Time::max()) return -1;
   // Rounded up, because waking up slightly too early is useless.
   const auto left = std::chrono::ceil<milliseconds>(next - now).count();
@@ -262,14 +270,16 @@ void Server::Loop::on_event(Number number, uint32_t events, Time now) {
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;  // already closed in this turn
   Connection& connection = *found->second;
+  // After a reset or a timeout of the network, there is an error.
+  const bool is_end = (events & EPOLLERR) == 0;
   try {
     if ((events & EPOLLOUT) != 0 && !connection.write_some())
       return close(number);
     if ((events & EPOLLIN) != 0) {
-      if (!connection.read_some()) return close(number);
+      if (!connection.read_some()) return close(number, is_end);
       read_requests(connection, now);
     } else if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
-      return close(number);
+      return close(number, is_end);
     }
     attend(connection);
   } catch (const std::exception& error) {
@@ -310,6 +320,30 @@ void Server::Loop::close_late(Time now) {
   }
 }
 
+void Server::Loop::carry_out_last_wills(Time now) {
+  bool is_any = false;
+  for (auto agent = absent_.begin(); agent != absent_.end();) {
+    if (agent->second > now) {
+      ++agent;
+      continue;
+    }
+    is_any = service_.carry_out_last_will(agent->first) || is_any;
+    agent = absent_.erase(agent);
+  }
+  if (is_any) wake_waiters();
+}
+
+void Server::Loop::close_former(const Connection& connection) {
+  for (const auto& [number, other] : connections_) {
+    const bool is_former = number != connection.number() &&
+                           other->stage == Connection::Stage::kOpen &&
+                           other->channel == connection.channel &&
+                           other->who.role == connection.who.role &&
+                           other->who.token == connection.who.token;
+    if (is_former) return close(number);
+  }
+}
+
 void Server::Loop::close_stale_workers() {
   std::vector<Number> stale;
   for (const auto& [number, connection] : connections_) {
@@ -329,13 +363,15 @@ void Server::Loop::refuse(Number number, const std::string& why) {
   close(number);
 }
 
-void Server::Loop::close(Number number) {
+void Server::Loop::close(Number number, bool is_end) {
   const auto found = connections_.find(number);
   Connection& connection = *found->second;
   if (connection.waiting) waiters_.erase({connection.deadline, number});
   if (connection.stage == Connection::Stage::kOpen &&
-      service_.leave(connection.who)) {
-    has_new_last_wills_ = true;
+      service_.leave(connection.who, connection.channel)) {
+    absent_[connection.who.token] =
+        std::chrono::steady_clock::now() +
+        (is_end ? options_.end_time : options_.reconnect_time);
   }
   unauthenticated_.erase(number);
   connections_.erase(found);
@@ -380,6 +416,7 @@ void Server::Loop::on_hello(Connection& connection, const std::string& body) {
     return;
   }
   connection.who = hello.identity;
+  connection.channel = hello.channel;
   connection.handshake.emplace(options_.secret.key_of(connection.who), body,
                                challenge);
   connection.stage = Connection::Stage::kProof;
@@ -404,6 +441,10 @@ void Server::Loop::on_proof(Connection& connection, const std::string& body) {
   connection.set_most_bytes(options_.limits.message_bytes());
   connection.stage = Connection::Stage::kOpen;
   unauthenticated_.erase(connection.number());
+  close_former(connection);
+  if (connection.who.role == Role::kAgent) {
+    absent_.erase(connection.who.token);
+  }
 }
 
 void Server::Loop::on_request(Connection& connection, const Request& request,
@@ -419,7 +460,8 @@ void Server::Loop::on_request(Connection& connection, const Request& request,
     waiters_.insert({connection.deadline, connection.number()});
     return;
   }
-  connection.put_reply(service_.answer(connection.who, request));
+  connection.put_reply(
+      service_.answer(connection.who, connection.channel, request));
   switch (request.operation) {
     case Operation::kBeginRound:
       return close_stale_workers();
@@ -441,7 +483,8 @@ void Server::Loop::wake_waiters() {
   }
   for (const Number number : ready) {
     Connection& connection = *connections_.at(number);
-    end_wait(connection, service_.answer(connection.who, *connection.waiting));
+    end_wait(connection, service_.answer(connection.who, connection.channel,
+                                         *connection.waiting));
   }
 }
 

@@ -20,6 +20,12 @@ struct ServerOptions {
   /// oldest is closed.
   size_t most_unauthenticated = 128;
   std::chrono::milliseconds handshake_time{3000};
+  /// Time that an agent has to connect again after the network broke its
+  /// connections. Then its last will is carried out.
+  std::chrono::milliseconds reconnect_time{15'000};
+  /// The same for an agent that closed its connections, as a process that ends
+  /// does. A proxy between them may have closed them instead.
+  std::chrono::milliseconds end_time{500};
 };
 
 /// The server of a job's store. Keys and values are in the memory of this
@@ -30,6 +36,10 @@ struct ServerOptions {
 /// write keys, and nothing else. Agents and workers have separate tables, so a
 /// worker can't name a key of the agents. When the next round begins, the
 /// workers' table is cleared and their connections are closed.
+///
+/// A server is one incarnation of a job's store: clients that were connected to
+/// another one are refused. A client whose connection breaks may connect again
+/// and repeat its last request, which is executed only once.
 class Server {
  public:
   /// Serves on the sockets of listen_at(). Throws CommError.

@@ -25,6 +25,20 @@ int round_number(const std::string& text) {
       parse_number<uint32_t>(text.substr(0, kMostDigits)).value_or(0));
 }
 
+// Returns whether executing the request once more would not do the same.
+bool is_change(const Request& request, const Reply& reply) {
+  switch (request.operation) {
+    case Operation::kSet:
+    case Operation::kAdd:
+    case Operation::kErase:
+      return true;
+    case Operation::kCompareSet:
+      return reply.value == request.value;
+    default:
+      return false;
+  }
+}
+
 void check_is_agent(const Identity& who, const char* what) {
   if (who.role == Role::kAgent) return;
   throw CommError({.code = ErrorCode::kStoreProtocol,
@@ -131,17 +145,58 @@ void Table::put(const std::string& key, const std::string& value,
   }
 }
 
+std::optional<Reply> ReplyCache::find(const Token& channel,
+                                      const Request& request) const {
+  const auto found = changes_.find(channel);
+  if (found == changes_.end() || found->second.id != request.id) {
+    return std::nullopt;
+  }
+  const bool is_compare_set = request.operation == Operation::kCompareSet;
+  return Reply{.value = is_compare_set ? request.value : "",
+               .number = found->second.number};
+}
+
+void ReplyCache::keep(const Token& channel, const Request& request,
+                      const Reply& reply) {
+  if (reply.status != Status::kDone || !is_change(request, reply)) return;
+  Change& change = changes_[channel];
+  if (change.closed) closed_.erase(*change.closed);
+  change = {.id = request.id, .number = reply.number, .closed = {}};
+}
+
+void ReplyCache::close(const Token& channel) {
+  const auto found = changes_.find(channel);
+  if (found == changes_.end() || found->second.closed) return;
+  found->second.closed = next_closed_;
+  closed_.emplace(next_closed_++, channel);
+  if (closed_.size() <= most_) return;
+  changes_.erase(closed_.begin()->second);
+  closed_.erase(closed_.begin());
+}
+
+void ReplyCache::clear() {
+  changes_.clear();
+  closed_.clear();
+}
+
 AdmissionList::AdmissionList(std::string run_id, size_t most)
     : run_id_(std::move(run_id)), most_(most) {}
 
 std::optional<AdmissionReply> AdmissionList::refusal(
     const Identity& who) const {
-  const auto refuse = [](Admission admission, std::string reason) {
-    return AdmissionReply{.admission = admission, .reason = std::move(reason)};
+  const auto refuse = [&](Admission admission, std::string reason) {
+    return AdmissionReply{.admission = admission,
+                          .incarnation = incarnation_,
+                          .reason = std::move(reason)};
   };
   if (who.run_id != run_id_) {
     return refuse(Admission::kOtherJob,
                   fmt::format("this is the job '{}'", run_id_));
+  }
+  if (who.incarnation != Token{} && who.incarnation != incarnation_) {
+    return refuse(Admission::kOtherIncarnation,
+                  "the store was started again, and this client belongs to "
+                  "the job before");
   }
   const bool is_agent = who.role == Role::kAgent;
   if (connections_ + (is_agent ? 0 : kKeptForAgents) >= most_) {
@@ -190,7 +245,7 @@ AdmissionReply AdmissionList::admit(const Identity& who) {
   } else {
     ++agents_[who.token];
   }
-  return {};
+  return {.incarnation = incarnation_};
 }
 
 bool AdmissionList::leave(const Identity& who) {
@@ -230,25 +285,30 @@ bool AdmissionList::is_stale(const Identity& who) const {
   return who.role == Role::kWorker && who.round != round_;
 }
 
-Table& StoreService::table_of(const Identity& who) {
+StoreService::Content& StoreService::content_of(const Identity& who) {
   return who.role == Role::kAgent ? agents_ : workers_;
 }
 
 bool StoreService::has_all(const Identity& who, const Request& request) const {
-  const Table& table = who.role == Role::kAgent ? agents_ : workers_;
-  return table.has_all(request.keys);
+  const Content& content = who.role == Role::kAgent ? agents_ : workers_;
+  return content.table.has_all(request.keys);
 }
 
-Reply StoreService::answer(const Identity& who, const Request& request) {
+Reply StoreService::answer(const Identity& who, const Token& channel,
+                           const Request& request) {
+  ReplyCache& replies = content_of(who).replies;
+  if (auto known = replies.find(channel, request)) return *known;
   try {
-    return execute(who, request);
+    Reply reply = execute(who, request);
+    replies.keep(channel, request, reply);
+    return reply;
   } catch (const CommError& error) {
     return {.status = Status::kRefused, .value = text_of(error)};
   }
 }
 
 Reply StoreService::execute(const Identity& who, const Request& request) {
-  Table& table = table_of(who);
+  Table& table = content_of(who).table;
   // Any worker may change any key of the workers, as in the stores of c10d.
   Table::Owner owner;
   if (who.role == Role::kAgent) owner = who.token;
@@ -309,18 +369,22 @@ AdmissionReply StoreService::admit(const Identity& who) {
                        who.role == Role::kAgent && will != last_wills_.end() &&
                        will->second.is_done;
   if (is_back) {
-    agents_.erase(will->second.key, who.token);
+    agents_.table.erase(will->second.key, who.token);
     will->second.is_done = false;
   }
   return reply;
 }
 
-bool StoreService::leave(const Identity& who) {
-  if (!admissions.leave(who)) return false;
-  const auto will = last_wills_.find(who.token);
+bool StoreService::leave(const Identity& who, const Token& channel) {
+  content_of(who).replies.close(channel);
+  return admissions.leave(who) && last_wills_.contains(who.token);
+}
+
+bool StoreService::carry_out_last_will(const Token& agent) {
+  const auto will = last_wills_.find(agent);
   if (will == last_wills_.end()) return false;
   try {
-    agents_.set(will->second.key, will->second.value, who.token);
+    agents_.table.set(will->second.key, will->second.value, agent);
   } catch (const CommError&) {
     return false;  // another agent owns the key, or the table is full
   }
@@ -330,7 +394,8 @@ bool StoreService::leave(const Identity& who) {
 
 bool StoreService::begin_round(int round, int world_size) {
   if (!admissions.begin_round(round, world_size)) return false;
-  workers_.clear();
+  workers_.table.clear();
+  workers_.replies.clear();
   return true;
 }
 

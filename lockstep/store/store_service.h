@@ -49,6 +49,33 @@ class Table {
   size_t bytes_ = 0;
 };
 
+/// Remembers the last change that each channel has made, so that a request that
+/// is repeated because its answer was lost is not executed twice. Requests that
+/// change nothing, and those that were refused, may be executed again.
+class ReplyCache {
+ public:
+  /// Remembers the changes of at most `most` channels that have no connection.
+  explicit ReplyCache(size_t most) : most_(most) {}
+
+  /// Returns the reply to `request` if it was executed before.
+  std::optional<Reply> find(const Token& channel, const Request& request) const;
+  void keep(const Token& channel, const Request& request, const Reply& reply);
+  /// Notes that the connection of the channel was closed.
+  void close(const Token& channel);
+  void clear();
+
+ private:
+  struct Change {
+    uint64_t id = 0;
+    int64_t number = 0;              // of the reply
+    std::optional<uint64_t> closed;  // key in closed_
+  };
+  const size_t most_;
+  std::map<Token, Change> changes_;
+  std::map<uint64_t, Token> closed_;  // in the order in which they were closed
+  uint64_t next_closed_ = 0;
+};
+
 /// Decides which of the clients that have proven their key are admitted, and
 /// counts their connections.
 class AdmissionList {
@@ -77,6 +104,7 @@ class AdmissionList {
   std::optional<AdmissionReply> refusal(const Identity& who) const;
 
   const std::string run_id_;
+  const Token incarnation_ = random_token();
   const size_t most_;
   size_t connections_ = 0;
   std::map<Token, size_t> agents_;  // number of connections
@@ -92,20 +120,24 @@ class StoreService {
   StoreService(const std::string& run_id, size_t most_connections,
                const Limits& limits)
       : admissions(run_id, most_connections),
-        agents_(limits),
-        workers_(limits) {}
+        agents_{Table(limits), ReplyCache(most_connections)},
+        workers_{Table(limits), ReplyCache(most_connections)} {}
 
   /// Returns whether all keys that `request` waits for are set.
   bool has_all(const Identity& who, const Request& request) const;
-  /// Executes a request at once. If kGet or kWait asks for a key that is not
-  /// set, the caller must wait first. A refusal is returned as a reply.
-  Reply answer(const Identity& who, const Request& request);
+  /// Executes a request at once, or returns the reply that it got before. If
+  /// kGet or kWait asks for a key that is not set, the caller must wait first.
+  /// A refusal is returned as a reply.
+  Reply answer(const Identity& who, const Token& channel,
+               const Request& request);
   /// Calls admissions.admit(). If an agent reconnects after its connections
   /// broke, its last will is undone.
   AdmissionReply admit(const Identity& who);
-  /// Notes that a connection of an admitted client was closed. Returns whether
-  /// this caused a last will to be carried out.
-  bool leave(const Identity& who);
+  /// Notes that the connection of an admitted client's channel was closed.
+  /// Returns whether it was the last connection of an agent with a last will.
+  bool leave(const Identity& who, const Token& channel);
+  /// Carries out the last will of an agent. Returns whether a key was set.
+  bool carry_out_last_will(const Token& agent);
   /// Begins a round, and clears the workers' table if the round is new. Returns
   /// whether it is new. Throws CommError as AdmissionList does.
   bool begin_round(int round, int world_size);
@@ -118,11 +150,16 @@ class StoreService {
     bool is_done = false;  // whether the key was set
   };
 
-  Reply execute(const Identity& who, const Request& request);
-  Table& table_of(const Identity& who);
+  struct Content {
+    Table table;
+    ReplyCache replies;
+  };
 
-  Table agents_;
-  Table workers_;  // for the current round
+  Reply execute(const Identity& who, const Request& request);
+  Content& content_of(const Identity& who);
+
+  Content agents_;
+  Content workers_;  // for the current round
   std::map<Token, LastWill>
       last_wills_;  // of agents, including those that are gone
 };

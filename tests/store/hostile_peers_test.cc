@@ -96,7 +96,7 @@ TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeReplayed) {
                          if (number == kFirstRequest) server.send_frame(body);
                        });
   auto options = served_.of(agent(3), proxy.port());
-  options.connect_time = milliseconds(500);
+  options.answer_time = milliseconds(500);
   Client victim(options);
   victim.add("count", 1);
   // The connection is closed, and the second addition was not counted.
@@ -114,7 +114,7 @@ TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeAltered) {
                          server.send_frame(body);
                        });
   auto options = served_.of(agent(3), proxy.port());
-  options.connect_time = milliseconds(500);
+  options.answer_time = milliseconds(500);
   Client victim(options);
   EXPECT_THROW(victim.set("wanted", "10 coins"), CommError);
   EXPECT_EQ(client_.get("wanted"), std::nullopt);
@@ -156,7 +156,7 @@ TEST_F(HostilePeers, ALengthBeyondTheLimitEndsTheConnection) {
                          server.send_frame(body);
                        });
   auto options = served_.of(agent(3), proxy.port());
-  options.connect_time = milliseconds(500);
+  options.answer_time = milliseconds(500);
   Client victim(options);
   EXPECT_THROW(victim.set("a", "b"), CommError);
   EXPECT_PRED2(contains, log_.text(), "a message is too long");
