@@ -209,6 +209,14 @@ esac""")
         self.assertIn("LOCKSTEP_BUILD_TESTS=ON", again)
         self.assertIn("LOCKSTEP_CUDA=ON", again)
         self.assertTrue(build.exists())
+        # CMake refuses the build folder of a clone that was moved.
+        cache = build / "CMakeCache.txt"
+        cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={host.folder}\n")
+        self.assertEqual(configure("program"), [])
+        cache.write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/before/it/was/moved\n")
+        moved = configure("program")[0]
+        self.assertIn("--fresh", moved)
+        self.assertIn("LOCKSTEP_BUILD_TESTS=ON", moved)
 
 
 class Make(unittest.TestCase):

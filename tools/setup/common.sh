@@ -37,6 +37,16 @@ cause_of() {
   fi
 }
 
+# fresh_if_moved BUILD SOURCE: prints --fresh if CMake configured BUILD for sources
+# in another place. CMake refuses the build folder of a clone that was moved or
+# copied, because all that it has cached is about the former place.
+fresh_if_moved() {
+  local source
+  source=$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' "$1/CMakeCache.txt" \
+    2>/dev/null || true)
+  [ -z "$source" ] || [ "$source" -ef "$2" ] || echo --fresh
+}
+
 # need_space FOLDER MIB WHAT: fails before a download that doesn't fit.
 need_space() {
   local free

@@ -36,7 +36,9 @@ if [ "$scope" = program ] && [[ $done_before != *' with tests' ]]; then
   tests=OFF
 fi
 [ $tests = OFF ] || chosen="$chosen with tests"
-if [ -e "$build/build.ninja" ] && [ "$done_before" = "$chosen" ]; then
+fresh=$(fresh_if_moved "$build" .)
+if [ -z "$fresh" ] && [ -e "$build/build.ninja" ] &&
+  [ "$done_before" = "$chosen" ]; then
   exit 0
 fi
 
@@ -44,7 +46,7 @@ log=$log_dir/configure-$name.log
 say "configuring build/$name (${torch%%=*}; log: $log)"
 # Empty values remove an earlier choice from the cache.
 # shellcheck disable=SC2086
-run_logged "$log" cmake --preset "$preset" -B "$build" -DTorch_DIR= \
+run_logged "$log" cmake $fresh --preset "$preset" -B "$build" -DTorch_DIR= \
   -DLOCKSTEP_PYTHON= "-D$torch" -DLOCKSTEP_CUDA=$cuda \
   -DLOCKSTEP_BUILD_TESTS=$tests -DLOCKSTEP_BUILD_BENCH=$tests \
   ${CMAKE_ARGS:-} || {
