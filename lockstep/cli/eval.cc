@@ -23,6 +23,7 @@
 #include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/images/evaluate_images.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::cli {
 namespace {
@@ -31,6 +32,7 @@ struct EvalFlags {
   DataFlags data;
   DeviceFlags devices;
   std::string channels_last = "auto";
+  std::string precision;  ///< empty: that of the checkpoint
   std::string checkpoint;
   std::optional<int64_t> batch_size;
   int workers = 1;
@@ -54,10 +56,11 @@ Json figures_of(const tasks::TextEvalReport& report) {
 }
 
 template <class Report>
-void print_json(const Report& report) {
+void print_json(const Report& report, train::Precision precision) {
   const Json object = {{"checkpoint", report.checkpoint},
                        {"model", report.info.model.at("name")},
                        {"step", report.info.step},
+                       {"precision", train::to_string(precision)},
                        {"test", figures_of(report)},
                        {"total_time_s", report.seconds},
                        {"parameter_sha256", report.info.parameter_sha256}};
@@ -66,23 +69,41 @@ void print_json(const Report& report) {
                                  Json::error_handler_t::replace));
 }
 
-void print_text(const tasks::EvalReport& report, const data::DataSpec& data) {
-  fmt::print("{} from {} (step {}), on the test split of {}{}\n",
+// Returns ", in bf16", or "" for the usual precision.
+std::string precision_text(train::Precision precision) {
+  return precision == train::Precision::kFloat32
+             ? ""
+             : ", in " + train::to_string(precision);
+}
+
+void print_text(const tasks::EvalReport& report, const data::DataSpec& data,
+                train::Precision precision) {
+  fmt::print("{} from {} (step {}), on the test split of {}{}{}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
-             data.name, data.dir.empty() ? "" : " in " + data.dir);
+             data.name, data.dir.empty() ? "" : " in " + data.dir,
+             precision_text(precision));
   fmt::print("Test Loss: {}\nTest Acc: {:.4f}%\nSamples: {}\n",
              format_number(report.test.metrics.at("loss")),
              100 * report.test.metrics.at("accuracy"), report.test.samples);
 }
 
 void print_text(const tasks::TextEvalReport& report,
-                const tasks::TextSpec& data) {
+                const tasks::TextSpec& data, train::Precision precision) {
   const double loss = report.test.metrics.at("loss");
-  fmt::print("{} from {} (step {}), on the last {:g} % of {}\n",
+  fmt::print("{} from {} (step {}), on the last {:g} % of {}{}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
-             100 * data.validation_fraction, data.file);
+             100 * data.validation_fraction, data.file,
+             precision_text(precision));
   fmt::print("Test Loss: {}\nPerplexity: {}\nTokens: {}\n", format_number(loss),
              format_number(std::exp(loss)), report.tokens);
+}
+
+// Returns the precision that was asked for, or else that of the run, which
+// evaluated in it.
+train::Precision choose_precision(const EvalFlags& flags,
+                                  const CheckpointInfo& info) {
+  if (!flags.precision.empty()) return train::parse_precision(flags.precision);
+  return train::precision_of(info);
 }
 
 void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
@@ -149,6 +170,7 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
   options.checkpoint = checkpoint;
   options.data = choose_text(flags.data, info);
   options.devices = to_devices(flags.devices, "all");
+  options.precision = choose_precision(flags, info);
   options.batch_size = flags.batch_size.value_or(options.batch_size);
   options.loader_workers = flags.workers;
   const auto report = [&] {
@@ -156,7 +178,8 @@ void eval_text(const EvalFlags& flags, const std::string& checkpoint,
     options.on_batch = show_batches(line);
     return tasks::evaluate_text(options);
   }();
-  flags.as_json ? print_json(report) : print_text(report, options.data);
+  flags.as_json ? print_json(report, options.precision)
+                : print_text(report, options.data, options.precision);
 }
 
 void run(const EvalFlags& flags) {
@@ -175,6 +198,7 @@ void run(const EvalFlags& flags) {
   options.checkpoint = checkpoint;
   options.loader_workers = flags.workers;
   options.devices = to_devices(flags.devices, "all");
+  options.precision = choose_precision(flags, info);
   options.batch_size = flags.batch_size.value_or(options.batch_size);
   check_model(options.checkpoint, info);
   options.data = choose_data(flags.data, info);
@@ -186,7 +210,8 @@ void run(const EvalFlags& flags) {
     options.on_batch = show_batches(line);
     return tasks::evaluate_checkpoint(options);
   }();
-  flags.as_json ? print_json(report) : print_text(report, options.data);
+  flags.as_json ? print_json(report, options.precision)
+                : print_text(report, options.data, options.precision);
 }
 
 }  // namespace
@@ -199,6 +224,9 @@ void add_eval(CLI::App& app) {
   add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
   add_channels_last_option(*command, flags->channels_last);
+  add_choice(*command, "--precision", flags->precision,
+             train::precision_names(), "fp32, bf16 or fp16")
+      ->default_str("that of the run, in which it evaluated, too");
   add_count(*command, "--batch-size", flags->batch_size, {1},
             "samples per batch, over all devices")
       ->default_str("250; language models: 64");

@@ -147,5 +147,23 @@ TEST(Eval, FindsTheAccuracyThatTrainingFound) {
                "Test Acc: ");
 }
 
+TEST(Eval, ComputesInThePrecisionOfTheRun) {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  output_of({"train", "--model", "mlp", "--max-steps", "5", "--precision",
+             "bf16", "--out-dir", run});
+  const auto trained = json::parse(content_of(run + "/run.json"))["test"];
+  const auto eval = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"eval", "--checkpoint", run, "--json"});
+    return json::parse(output_of(more));
+  };
+  const auto own = eval({}), fp32 = eval({"--precision", "fp32"});
+  EXPECT_EQ(own["precision"], "bf16");
+  EXPECT_EQ(own["test"]["accuracy"], trained["accuracy"]);
+  EXPECT_EQ(fp32["precision"], "fp32");
+  EXPECT_NE(fp32["test"]["loss"], own["test"]["loss"]);
+  EXPECT_PRED2(contains, output_of({"eval", "--checkpoint", run}), ", in bf16");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/models/model_settings.h"
 #include "lockstep/parallel/engine.h"
@@ -57,6 +58,8 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   const ImageTask task({.model = spec, .data = options.data});
   Engine engine(module_of(model, spec, options.channels_last), options.devices,
                 DataParallelOptions());
+  const AutocastScope precision(torch_device(options.devices.front()).type(),
+                                train::autocast_type(options.precision));
   int64_t done = 0;
   report.test = train::evaluate(engine, task, loader, [&] {
     if (options.on_batch) options.on_batch(done++, loader.batches());

@@ -7,6 +7,7 @@
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::tasks {
@@ -17,6 +18,7 @@ struct EvalOptions {
   std::vector<Device> devices;
   int64_t batch_size = 250;
   int loader_workers = 1;
+  train::Precision precision = train::Precision::kFloat32;
   bool channels_last = false;
   /// Called before each batch with the number of batches done and of all.
   std::function<void(int64_t done, int64_t total)> on_batch{};

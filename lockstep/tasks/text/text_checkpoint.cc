@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/text/tokenizer.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/tasks/text/model_choice.h"
@@ -169,6 +170,8 @@ TextEvalReport evaluate_text(const TextEvalOptions& options) {
                                   .workers(options.loader_workers));
   Engine engine(TextTask::engine_module(loaded.model), options.devices,
                 DataParallelOptions());
+  const AutocastScope precision(torch_device(options.devices.front()).type(),
+                                train::autocast_type(options.precision));
   int64_t done = 0;
   report.test = train::evaluate(engine, task, loader, [&] {
     if (options.on_batch) options.on_batch(done++, loader.batches());

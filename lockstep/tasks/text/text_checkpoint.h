@@ -10,6 +10,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/tasks/text/text_data.h"
+#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 
 namespace lockstep::tasks {
@@ -45,6 +46,7 @@ struct TextEvalOptions {
   std::vector<Device> devices;
   int64_t batch_size = 64;  ///< windows
   int loader_workers = 1;
+  train::Precision precision = train::Precision::kFloat32;
   /// Called before each batch with the number of batches done and of all.
   std::function<void(int64_t done, int64_t total)> on_batch{};
 };

@@ -87,6 +87,13 @@ std::string setting_of(const CheckpointInfo& info, const std::string& name) {
   return found == info.run->settings.end() ? "" : found->second;
 }
 
+Precision precision_of(const CheckpointInfo& info) {
+  const std::string name = setting_of(info, "precision");
+  return name.empty() || name == precision_setting(Precision::kFloat32)
+             ? Precision::kFloat32
+             : parse_precision(name);
+}
+
 std::string identity_of_run(const Task& task,
                             const std::vector<std::string>& command,
                             int number) {

@@ -38,6 +38,10 @@ Settings settings_of(const Task& task, const TrainOptions& options,
 /// set.
 std::string setting_of(const CheckpointInfo& info, const std::string& name);
 
+/// Returns the precision of the run that wrote a checkpoint, kFloat32 if that
+/// is not known.
+Precision precision_of(const CheckpointInfo& info);
+
 /// Returns a name that distinguishes the `number`th run of this process, by its
 /// command and model, from others that its agent may have started.
 std::string identity_of_run(const Task& task,
