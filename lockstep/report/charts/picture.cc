@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <vector>
+
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
@@ -12,24 +15,56 @@ void draw_title(Canvas& canvas, const std::string& title) {
   canvas.y += 24;
 }
 
+// Draws a note of two parts, with a line for each if one line is too short.
+void draw_note(Canvas& canvas, const std::string& note) {
+  const ChartLayout& layout = canvas.layout;
+  const double room = layout.width - 2 * layout.margin;
+  const size_t parting = text_width(note) > room ? note.find("; ") : note.npos;
+  const auto draw = [&](const std::string& line) {
+    canvas.text(layout.margin, canvas.y + 2, cut_to(line, room), "note");
+    canvas.y += 14;
+  };
+  draw(note.substr(0, parting));
+  if (parting != note.npos) draw(note.substr(parting + 2));
+}
+
 void draw_chart(Canvas& canvas, const Chart& chart) {
   if (chart.is_empty()) return;
   draw_title(canvas, chart.title);
   chart.draw(canvas);
 }
 
-// Draws a section as a table, with its columns spread over the picture's width.
-void draw_table(Canvas& canvas, const Section& section) {
+constexpr double kColumnGap = 12;
+
+// Returns the width that each column needs, with the gap before it.
+std::vector<double> column_widths(const Section& section) {
+  std::vector<double> widths(section.header.size());
+  const auto widen = [&](const std::vector<std::string>& cells) {
+    for (size_t column = 0; column < cells.size(); ++column) {
+      const double width = text_width(cells[column]) + kColumnGap;
+      widths[column] = std::max(widths[column], width);
+    }
+  };
+  widen(section.header);
+  for (const auto& row : section.rows) widen(row);
+  return widths;
+}
+
+// Draws the first column of a section, and the columns [first, last) spread
+// over the rest of the picture's width.
+void draw_columns(Canvas& canvas, const Section& section,
+                  const std::vector<double>& widths, size_t first, size_t last,
+                  double spare) {
   const ChartLayout& layout = canvas.layout;
   const double end = layout.width - layout.margin;
-  const double step =
-      (end - layout.bar_x()) / static_cast<double>(section.header.size() - 1);
+  const double more = spare / static_cast<double>(last - first);
   const auto draw = [&](const std::vector<std::string>& cells,
                         const std::string& css_class) {
     canvas.text(layout.margin, canvas.y + 12, cells.front(), css_class);
-    for (size_t column = 1; column < cells.size(); ++column) {
-      canvas.text(layout.bar_x() + step * static_cast<double>(column),
-                  canvas.y + 12, cells[column], css_class, Anchor::kEnd);
+    double x = layout.margin + widths.front();
+    for (size_t column = first; column < last; ++column) {
+      x += widths[column] + more;
+      canvas.text(x, canvas.y + 12, cells[column], css_class, Anchor::kEnd);
     }
     canvas.y += 18;
     canvas.line(layout.margin, canvas.y, end, canvas.y);
@@ -39,14 +74,31 @@ void draw_table(Canvas& canvas, const Section& section) {
   for (const auto& row : section.rows) draw(row, "");
 }
 
+// Draws a section as a table. If it is wider than the picture, it becomes
+// several, one below the other. Each has the first column and as many others
+// as fit.
+void draw_table(Canvas& canvas, const Section& section) {
+  const ChartLayout& layout = canvas.layout;
+  const std::vector<double> widths = column_widths(section);
+  const double room = layout.width - 2 * layout.margin - widths.front();
+  for (size_t first = 1; first < widths.size();) {
+    double spare = room - widths[first];
+    size_t last = first + 1;
+    while (last < widths.size() && widths[last] <= spare) {
+      spare -= widths[last++];
+    }
+    if (first > 1) canvas.y += 8;
+    draw_columns(canvas, section, widths, first, last, std::max(spare, 0.0));
+    first = last;
+  }
+}
+
 }  // namespace
 
 std::string picture(const Comparison& comparison) {
   Canvas content(kPictureLayout);
   draw_title(content, "lockstep compare: " + headline(comparison));
-  content.text(kPictureLayout.margin, content.y + 2, method(comparison),
-               "note");
-  content.y += 14;
+  draw_note(content, method(comparison));
   draw_table(content, set_up_section(comparison));
   draw_chart(content, step_time_chart(comparison));
   draw_chart(content, memory_chart(comparison));

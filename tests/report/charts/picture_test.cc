@@ -1,6 +1,9 @@
 #include <cstdio>
 #include <fstream>
+#include <map>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -38,6 +41,59 @@ TEST(Svg, IsWellFormedXml) {
     EXPECT_TRUE(result.ok()) << result.err;
   }
   std::remove(path.c_str());
+}
+
+/// A text of a picture, with the pixels that it covers in its line.
+struct DrawnText {
+  double begin = 0;
+  double end = 0;
+  std::string text;
+};
+
+/// Returns the texts in each line of `svg` above its first chart, by the
+/// position of the line.
+std::map<double, std::vector<DrawnText>> table_lines(const std::string& svg) {
+  const std::string table = svg.substr(0, svg.find("Step time of each run"));
+  const std::regex pattern(
+      "<text x=\"([0-9.]+)\" y=\"([0-9.]+)\" class=\"[^\"]*\""
+      "( text-anchor=\"end\")?>([^<]*)</text>");
+  std::map<double, std::vector<DrawnText>> lines;
+  for (std::sregex_iterator at(table.begin(), table.end(), pattern), end;
+       at != end; ++at) {
+    const double x = std::stod((*at)[1]);
+    const std::string text = (*at)[4];
+    const double width = text_width(text);
+    const bool is_at_end = (*at)[3].matched;
+    lines[std::stod((*at)[2])].push_back(
+        {is_at_end ? x - width : x, is_at_end ? x : x + width, text});
+  }
+  return lines;
+}
+
+// With rounds, the speed-ups have intervals.
+TEST(Picture, WritesNoColumnOverAnother) {
+  Comparison comparison = canned_comparison();
+  comparison.machine.cpu_model =
+      "Model of a processor whose name takes more than half of a line";
+  for (const char* strategy : {"dp-loop-unfused", "ddp-loop-unfused"}) {
+    comparison.runs.push_back(pool(kLockstep, three_rounds(strategy, 0.1234)));
+  }
+  relate(comparison);
+  ASSERT_TRUE(comparison.runs.back().speedup);
+  const auto lines = table_lines(picture(comparison));
+  size_t cells = 0;
+  for (const auto& [y, texts] : lines) {
+    for (size_t i = 0; i < texts.size(); ++i, ++cells) {
+      EXPECT_GE(texts[i].begin, kPictureLayout.margin) << texts[i].text;
+      EXPECT_LE(texts[i].end, kPictureLayout.width - kPictureLayout.margin + 1)
+          << texts[i].text;
+      if (i > 0) {
+        EXPECT_GT(texts[i].begin, texts[i - 1].end)
+            << texts[i - 1].text << " and " << texts[i].text;
+      }
+    }
+  }
+  EXPECT_GT(cells, 7 * 7u);
 }
 
 TEST(Svg, LeavesOutChartsOfWhatIsNotKnown) {
