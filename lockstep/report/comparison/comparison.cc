@@ -1,6 +1,7 @@
 #include "lockstep/report/comparison/comparison.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/median.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/train/report/environment.h"
 
@@ -46,6 +48,32 @@ std::string key(const ComparedRun& run) {
 
 bool is(const ComparedRun& run, const char* engine, const char* strategy) {
   return run.engine == engine && run.report.strategy == strategy;
+}
+
+// Returns the name of a run's folder: "first" for runs/first, runs/first/ and
+// runs/first/run.json, and also for first.json.
+std::string folder_name(const std::string& path) {
+  std::filesystem::path named = std::filesystem::absolute(path);
+  if (!named.has_filename()) named = named.parent_path();
+  if (named.filename() == "run.json") return named.parent_path().filename();
+  return named.extension() == ".json" ? named.stem() : named.filename();
+}
+
+// Names runs of the same strategy by their folders, if these differ.
+void name_by_folders(std::vector<ComparedRun>& runs,
+                     const std::vector<std::string>& paths) {
+  if (paths.size() != runs.size()) return;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::string folder = folder_name(paths[i]);
+    bool has_twin = false, is_unique = true;
+    for (size_t k = 0; k < runs.size(); ++k) {
+      const bool is_twin =
+          k != i && runs[k].report.strategy == runs[i].report.strategy;
+      has_twin = has_twin || is_twin;
+      is_unique = is_unique && !(is_twin && folder_name(paths[k]) == folder);
+    }
+    if (has_twin && is_unique) runs[i].folder = printable(folder, 40);
+  }
 }
 
 bool is_same_work(const ComparedRun& run, const ComparedRun& other) {
@@ -90,6 +118,7 @@ void note_different_work(Comparison& comparison, size_t index,
 std::string ComparedRun::label() const {
   std::string name = report.strategy;
   if (engine == kPyTorch) name = "PyTorch " + (name == "ddp" ? "DDP" : name);
+  if (!folder.empty()) return fmt::format("{} ({})", name, folder);
   return copy > 1 ? fmt::format("{} #{}", name, copy) : name;
 }
 
@@ -214,6 +243,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
     runs.push_back(std::move(run));
     comparison.steps = std::max(comparison.steps, report.steps);
   }
+  name_by_folders(runs, names);
   comparison.is_of_files = true;
   comparison.machine = this_machine();
   relate(comparison);

@@ -48,8 +48,12 @@ struct ComparedRun {
   std::optional<SpeedRatio> speedup;
 
   int copy = 1;  ///< counts runs of the same engine and strategy
+  /// Name of its folder, if another run of the comparison has the same strategy
+  /// and another folder.
+  std::string folder;
 
-  /// Returns "dp", "dp #2", "PyTorch single", "PyTorch DDP".
+  /// Returns "dp", "dp (first)" with the folder, "dp #2" without,
+  /// "PyTorch single", "PyTorch DDP".
   std::string label() const;
   /// Returns true for PyTorch processes that never synchronise. They are a
   /// bound, not a contender.

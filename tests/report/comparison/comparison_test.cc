@@ -200,6 +200,24 @@ TEST(CompareRuns, NumbersRunsOfTheSameStrategy) {
   EXPECT_TRUE(comparison.notes.empty());
 }
 
+TEST(CompareRuns, NamesRunsOfTheSameStrategyByTheirFolders) {
+  const auto dp = canned_round("dp", {0.01}).report;
+  const auto ddp = canned_round("ddp", {0.01}).report;
+  const auto labels_of = [&](const std::vector<std::string>& paths) {
+    std::vector<std::string> labels;
+    const auto comparison =
+        compare_runs({dp, dp, ddp}, DifferentWork::kRefused, paths);
+    for (const auto& run : comparison.runs) labels.push_back(run.label());
+    return labels;
+  };
+  using Labels = std::vector<std::string>;
+  EXPECT_EQ(labels_of({"runs/warm/run.json", "runs/cold/", "runs/other"}),
+            (Labels{"dp (warm)", "dp (cold)", "ddp"}));
+  EXPECT_EQ(labels_of({"warm.json", "cold.json", "ddp.json"}),
+            (Labels{"dp (warm)", "dp (cold)", "ddp"}));
+  EXPECT_EQ(labels_of({"a/run", "b/run", "c"}), (Labels{"dp", "dp #2", "ddp"}));
+}
+
 // A change in the work of a step.
 struct Change {
   std::string message;
