@@ -244,8 +244,7 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
   of_devices("device_busy_ratio",
              "Share of the time in which the device computes.",
              &DeviceStatus::busy_fraction);
-  of_devices("device_memory_bytes",
-             "Bytes of tensors and of blocks kept for reuse.",
+  of_devices("device_memory_bytes", "Bytes of tensors.",
              &DeviceStatus::memory_bytes);
   of_devices("device_memory_peak_bytes", "Peak bytes of tensors.",
              &DeviceStatus::memory_peak_bytes);

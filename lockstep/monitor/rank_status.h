@@ -18,9 +18,10 @@ const char* to_string(Activity activity);
 struct DeviceStatus {
   std::string name;          ///< "cpu:0"
   double busy_fraction = 0;  ///< fraction of the time in steps, 0 to 1
-  /// Memory of tensors and of cached blocks, as nvidia-smi counts.
+  /// Memory of tensors. Blocks that are kept for later tensors don't count,
+  /// neither here nor in the peak.
   int64_t memory_bytes = 0;
-  int64_t memory_peak_bytes = 0;  ///< only tensors
+  int64_t memory_peak_bytes = 0;
 };
 
 /// A point of the loss curve.

@@ -42,6 +42,25 @@ TEST(LiveStatuses, AreNotWrittenWhereNobodyWantsThem) {
   EXPECT_FALSE(std::filesystem::exists(folder.path("out") + "/live"));
 }
 
+// Blocks that are kept for later tensors belong to neither.
+TEST(LiveStatuses, HaveNoMoreMemoryThanItsPeak) {
+  const TemporaryFolder folder;
+  TrainOptions options;
+  options.out_dir(folder.path("out"));
+  const RunReport report;
+  LiveStatus live(options, ProcessGroup(), report, 1, [] {
+    return std::vector<DeviceUse>{{.name = "cpu:0",
+                                   .memory_bytes = 300,
+                                   .tensor_bytes = 100,
+                                   .memory_peak_bytes = 200}};
+  });
+  live.publish();
+  const auto status =
+      monitor::read_statuses(folder.path("out") + "/live").at(0);
+  EXPECT_EQ(status.devices.at(0).memory_bytes, 100);
+  EXPECT_EQ(status.devices.at(0).memory_peak_bytes, 200);
+}
+
 TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
   const TemporaryFolder folder;
   TrainOptions options;

@@ -123,7 +123,7 @@ void LiveStatus::publish() {
     status_.devices.push_back(
         {.name = devices[k].name,
          .busy_fraction = steps_s_ > 0 ? std::min(busy_s / steps_s_, 1.0) : 0,
-         .memory_bytes = devices[k].memory_bytes,
+         .memory_bytes = devices[k].tensor_bytes,
          .memory_peak_bytes = devices[k].memory_peak_bytes});
   }
   status_.step_s = steps_ > 0 ? steps_s_ / static_cast<double>(steps_) : 0;

@@ -77,6 +77,7 @@ std::vector<DeviceUse> StepAccounts::device_use() const {
          .busy_s = engine_.group().workers()[k]->busy_s() +
                    strategy_.main_thread_s(k),
          .memory_bytes = memory.live_bytes + memory.cached_bytes + copied,
+         .tensor_bytes = memory.live_bytes + copied,
          .memory_peak_bytes = memory.peak_bytes + copied});
   }
   return use;

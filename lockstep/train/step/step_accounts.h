@@ -16,8 +16,9 @@ namespace lockstep::train {
 struct DeviceUse {
   std::string name;
   double busy_s = 0;
-  int64_t memory_bytes = 0;
-  int64_t memory_peak_bytes = 0;
+  int64_t memory_bytes = 0;       ///< of tensors and of cached blocks
+  int64_t tensor_bytes = 0;       ///< only of tensors
+  int64_t memory_peak_bytes = 0;  ///< peak of tensor_bytes
 };
 
 /// The part of a run's report that one rank knows.
