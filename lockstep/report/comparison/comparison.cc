@@ -72,7 +72,7 @@ void name_by_folders(std::vector<ComparedRun>& runs,
       has_twin = has_twin || is_twin;
       is_unique = is_unique && !(is_twin && folder_name(paths[k]) == folder);
     }
-    if (has_twin && is_unique) runs[i].folder = printable(folder, 40);
+    if (has_twin && is_unique) runs[i].folder = printable_line(folder, 40);
   }
 }
 
