@@ -31,7 +31,8 @@ constexpr pid_t kDone = 0;
   ::prctl(PR_SET_NAME, "lockstep-guard");
   ::dup2(pipe, 0);
   // All files are closed, especially the pipes of the agent's output, because
-  // their readers wait until the last copy is closed.
+  // their readers wait until the last copy is closed, and the socket at which
+  // the agent listens, because its port is in use until then.
   ::syscall(SYS_close_range, 1U, ~0U, 0U);
   std::array<pid_t, kMostGroups> groups;
   size_t count = 0;
@@ -54,6 +55,7 @@ constexpr pid_t kDone = 0;
 }
 
 constexpr double kKillTimeoutS = 5;
+constexpr int kCloseTimeoutMs = 10'000;
 
 std::set<pid_t> children() {
   std::set<pid_t> found;
@@ -71,6 +73,7 @@ std::set<pid_t> children() {
 
 Leftovers::Leftovers() {
   Pipe pipe = make_pipe();
+  Pipe is_open = make_pipe();
   watchdog_ = ::fork();
   if (watchdog_ == 0) watch(pipe.read.get());
   if (watchdog_ < 0) {
@@ -79,6 +82,12 @@ Leftovers::Leftovers() {
                        .got = std::strerror(errno)});
   }
   pipe_ = std::move(pipe.write);
+  // Waits until the watchdog has closed its copies of this process's files. On
+  // a busy host, that can take a second. If this process were killed meanwhile,
+  // its connections would stay open.
+  is_open.write.close();
+  pollfd end{is_open.read.get(), POLLIN, 0};
+  ::poll(&end, 1, kCloseTimeoutMs);
   ignored_ = children();
   ignored_.insert(watchdog_);  // also if /proc can't be read
   ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
