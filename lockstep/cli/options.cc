@@ -121,7 +121,8 @@ void add_data_options(CLI::App& app, DataFlags& flags,
       ->default_str("224; eval: that of the checkpoint")
       ->group("Model and data");
   add_path(app, "--data-file", flags.file,
-           "text: a UTF-8 file, or a folder that `lockstep tokenize` wrote")
+           "text: a UTF-8 file, or a folder of tokens (`lockstep tokenize`, "
+           "nanoGPT, llm.c)")
       ->group("Model and data");
   app.add_option("--tokenizer", flags.tokenizer,
                  "text: chars (a token for each character that occurs), bytes, "

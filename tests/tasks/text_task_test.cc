@@ -8,8 +8,10 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
+#include "lockstep/tasks/text/text_data.h"
 #include "lockstep/train/run/run_training.h"
 #include "tests/base/error_code_of.h"
+#include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
@@ -266,6 +268,87 @@ TEST_F(TextRuns, RefuseTextsThatCanNotBe) {
   EXPECT_EQ(
       with([](TextOptions& options) { options.data.validation_fraction = 1; }),
       ErrorCode::kBadOption);
+}
+
+std::vector<int64_t> all_of(const data::TokenSource& tokens) {
+  std::vector<int64_t> all(static_cast<size_t>(tokens.size()));
+  tokens.read(0, all);
+  return all;
+}
+
+/// The names and the form that another program gives its files of tokens.
+struct TokenNames {
+  const char* training;
+  const char* validation;
+  data::TokenFormat format;
+};
+
+TEST(TextData, ReadsTheTokensOfNanoGptAndOfLlmC) {
+  for (const TokenNames& names :
+       {TokenNames{"train.bin", "val.bin", data::TokenFormat::kRawUint16},
+        TokenNames{"tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin",
+                   data::TokenFormat::kUint16},
+        TokenNames{"fineweb_train_000001.bin", "fineweb_val_000000.bin",
+                   data::TokenFormat::kUint32}}) {
+    const TemporaryFolder folder;
+    const auto write = [&](const std::string& name,
+                           const std::vector<uint32_t>& tokens) {
+      data::TokenFileWriter file(folder.path(name), names.format);
+      file.add(tokens);
+      file.commit();
+    };
+    write(names.training, {0, 1, 2, 1});
+    write(names.validation, {2, 0});
+    TextSpec spec{.file = folder.path()};
+    expect_problem(error_of<DataError>([&] { open_text(spec); }),
+                   ErrorCode::kMalformedData,
+                   {folder.path(), "nanoGPT", "--tokenizer"});
+    // nanoGPT's tokens of characters are those of their text.
+    write_text(folder.path("meta.pkl"), "\x80");
+    write_text(folder.path("input.txt"), "abc");
+    expect_problem(error_of<DataError>([&] { open_text(spec); }),
+                   ErrorCode::kMalformedData,
+                   {"meta.pkl", "--data-file " + folder.path("input.txt")});
+    const TemporaryFolder elsewhere;
+    write_text(elsewhere.path("tokenizer.json"),
+               R"({"type":"characters","characters":"abc"})");
+    spec.tokenizer = elsewhere.path("tokenizer.json");
+    const TextData data = open_text(spec);
+    EXPECT_EQ(data.tokenizer->vocabulary(), 3);
+    EXPECT_EQ(data.tokenizer_path, spec.tokenizer);
+    EXPECT_EQ(all_of(*data.training), (std::vector<int64_t>{0, 1, 2, 1}));
+    EXPECT_EQ(all_of(*data.validation), (std::vector<int64_t>{2, 0}));
+    spec.tokenizer = "chars";
+    write_text(folder.path("tokenizer.json"),
+               R"({"type":"characters","characters":"abcd"})");
+    EXPECT_EQ(open_text(spec).tokenizer->vocabulary(), 4);
+  }
+}
+
+TEST(TextData, RefusesAFolderWithoutTokens) {
+  const TemporaryFolder folder;
+  write_text(folder.path("text.txt"), "abc");
+  expect_problem(
+      error_of<DataError>([&] { open_text({.file = folder.path()}); }),
+      ErrorCode::kFileAccess, {folder.path(), "train_*.bin", "tokenize"});
+}
+
+TEST(TextData, SaysWhatAFileIsThatIsNoText) {
+  const TemporaryFolder folder;
+  const std::pair<std::string, const char*> files[] = {
+      {"\x1f\x8b\x08", "gunzip"},
+      {"\xff\xfe"
+       "a",
+       "UTF-16"},
+      {"\x88\xd8\x34\x01\x01", "name its folder"},
+      {"\xa1\xd9\x34\x01\x07", "name its folder"},
+      {"abc\xff", "iconv"}};
+  for (const auto& [text, cure] : files) {
+    write_text(folder.path("text"), text);
+    expect_problem(
+        error_of<DataError>([&] { open_text({.file = folder.path("text")}); }),
+        ErrorCode::kMalformedData, {cure});
+  }
 }
 
 }  // namespace

@@ -195,8 +195,7 @@ std::vector<uint32_t> BpeTokenizer::encode(std::string_view text) const {
                      .what = "a text is not UTF-8",
                      .expected = "characters of UTF-8",
                      .got = fmt::format("others at byte {}", *at),
-                     .fix = "convert it (iconv -t UTF-8), or use the tokenizer "
-                            "bytes"});
+                     .fix = cure_for_text(text)});
   }
   auto encoder = pool_->take(*parts_);
   auto ids = encoder->encode(text);

@@ -13,15 +13,23 @@ namespace {
 
 constexpr size_t kMostShards = 4096;
 
-std::vector<std::string> shards_in(const std::string& folder,
-                                   std::string_view prefix) {
+// Returns the paths of the files NAME.bin in `folder` for whose NAME `is_part`
+// is true.
+template <class IsPart>
+std::vector<std::string> files_in(const std::string& folder,
+                                  const IsPart& is_part) {
+  constexpr std::string_view kEnding = ".bin";
   std::vector<std::string> paths;
   std::error_code code;
   std::filesystem::directory_iterator entry(folder, code);
   for (; !code && entry != std::filesystem::directory_iterator();
        entry.increment(code)) {
     const std::string name = entry->path().filename().string();
-    if (!name.starts_with(prefix) || !name.ends_with(".bin")) continue;
+    if (!name.ends_with(kEnding)) continue;
+    if (!is_part(
+            std::string_view(name).substr(0, name.size() - kEnding.size()))) {
+      continue;
+    }
     paths.push_back(entry->path().string());
     if (paths.size() > kMostShards) {
       throw DataError({.code = ErrorCode::kMalformedData,
@@ -31,23 +39,50 @@ std::vector<std::string> shards_in(const std::string& folder,
                        .fix = "write larger ones (--shard-tokens)"});
     }
   }
-  if (code || paths.empty()) {
-    throw DataError(
-        {.code = ErrorCode::kFileAccess,
-         .what = "can't read tokens from " + folder,
-         .expected = fmt::format("a folder with files {}*.bin", prefix),
-         .got = code ? code.message() : "none",
-         .fix = "write them with `lockstep tokenize`"});
+  if (code) {
+    throw DataError({.code = ErrorCode::kFileAccess,
+                     .what = "can't read tokens from " + folder,
+                     .expected = "a folder with files of tokens",
+                     .got = code.message()});
   }
   std::sort(paths.begin(), paths.end());
   return paths;
 }
 
+std::vector<std::string> files_with_prefix(const std::string& folder,
+                                           std::string_view prefix) {
+  auto paths = files_in(
+      folder, [&](std::string_view name) { return name.starts_with(prefix); });
+  if (!paths.empty()) return paths;
+  throw DataError(
+      {.code = ErrorCode::kFileAccess,
+       .what = "can't read tokens from " + folder,
+       .expected = fmt::format("a folder with files {}*.bin", prefix),
+       .got = "none",
+       .fix = "write them with `lockstep tokenize`"});
+}
+
 }  // namespace
 
+std::vector<std::string> token_files(const std::string& folder,
+                                     const std::string& part) {
+  auto ours = files_in(folder, [&](std::string_view name) {
+    return name.starts_with(part + "_");
+  });
+  if (!ours.empty()) return ours;
+  return files_in(folder, [&](std::string_view name) {
+    return name == part || name.ends_with("_" + part) ||
+           name.find("_" + part + "_") != std::string_view::npos;
+  });
+}
+
 TokenFolder::TokenFolder(const std::string& folder, std::string_view prefix)
+    : TokenFolder(folder, files_with_prefix(folder, prefix)) {}
+
+TokenFolder::TokenFolder(const std::string& folder,
+                         const std::vector<std::string>& files)
     : path_(folder) {
-  for (const std::string& path : shards_in(folder, prefix)) {
+  for (const std::string& path : files) {
     files_.push_back(std::make_unique<const TokenFile>(path));
     const TokenFile& file = *files_.back();
     const TokenFile& first = *files_.front();

@@ -196,8 +196,7 @@ std::string character_tokenizer_json(const std::vector<std::string>& inputs) {
                        .what = input + " is not UTF-8",
                        .expected = "characters of UTF-8",
                        .got = fmt::format("others at byte {}", *at),
-                       .fix = "convert it (iconv -t UTF-8), or use the "
-                              "tokenizer bytes"});
+                       .fix = cure_for_text(text)});
     }
     for (size_t at = 0; at < text.size();) {
       const size_t end = next_utf8(text, at);

@@ -103,6 +103,8 @@ class TokenFolder : public TokenSource {
   /// no such file; kMalformedData for files that TokenFile refuses, different
   /// formats, or too many files.
   explicit TokenFolder(const std::string& folder, std::string_view prefix = "");
+  /// Opens these files of `folder`. Throws DataError in the same way.
+  TokenFolder(const std::string& folder, const std::vector<std::string>& files);
 
   int64_t size() const override { return begins_.back(); }
   /// Returns the SHA-256 of the files' fingerprints in order, whatever their
@@ -121,6 +123,14 @@ class TokenFolder : public TokenSource {
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<int64_t> begins_{0};  // start of each file, and the end
 };
+
+/// Returns the paths of the files in `folder` with the tokens of a `part`,
+/// "train" or "val", in order:
+///
+/// - train_*.bin, as `lockstep tokenize` names them, or else
+/// - train.bin, as nanoGPT does, and *_train.bin and *_train_*.bin, as llm.c.
+std::vector<std::string> token_files(const std::string& folder,
+                                     const std::string& part);
 
 /// Writes a file of tokens piece by piece. It gets its name when it is
 /// complete. If destroyed without commit(), nothing is left behind.

@@ -43,10 +43,40 @@ size_t character_bytes(std::string_view text) {
        .what = fmt::format("byte {} of the text is not UTF-8", at),
        .expected = "a text in UTF-8",
        .got = fmt::format("0x{:02x}", static_cast<uint8_t>(text[at])),
-       .fix = "convert it, or take its bytes as tokens: --tokenizer bytes"});
+       .fix = cure_for_text(text)});
 }
 
+struct Kind {
+  std::string_view beginning;
+  const char* cure;
+};
+
+constexpr Kind kKinds[] = {
+    {"\x1f\x8b", "it is compressed: unpack it (gunzip)"},
+    {"BZh", "it is compressed: unpack it (bunzip2)"},
+    {"\xfd"
+     "7zXZ",
+     "it is compressed: unpack it (unxz)"},
+    {"\x28\xb5\x2f\xfd", "it is compressed: unpack it (unzstd)"},
+    {"PK\x03\x04", "it is an archive: unpack it (unzip)"},
+    {"PAR1", "it is a Parquet file: write its texts to a text file"},
+    {"%PDF", "it is a PDF: convert it (pdftotext)"},
+    {"\xff\xfe", "it is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"},
+    {"\xfe\xff", "it is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"},
+    // The first number of llm.c's headers: 20240520 and 20240801.
+    {"\x88\xd8\x34\x01", "it holds tokens: name its folder, not the file"},
+    {"\xa1\xd9\x34\x01", "it holds tokens: name its folder, not the file"},
+};
+
 }  // namespace
+
+std::string cure_for_text(std::string_view text) {
+  for (const auto& [beginning, cure] : kKinds) {
+    if (text.starts_with(beginning)) return cure;
+  }
+  return "convert it (iconv -t UTF-8); if it holds tokens, name its folder; "
+         "--tokenizer bytes takes any bytes as tokens";
+}
 
 std::optional<size_t> first_invalid_utf8(std::string_view text) {
   constexpr uint64_t kHighBits = 0x8080808080808080;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 // UTF-8 as defined by RFC 3629 (Unicode, table 3-7): no overlong forms, no
@@ -10,6 +11,11 @@ namespace lockstep::data {
 
 /// Returns the offset of the first byte that belongs to no UTF-8 character.
 std::optional<size_t> first_invalid_utf8(std::string_view text);
+
+/// Returns what to do with a file that is no text in UTF-8, given its
+/// beginning: unpack it if it is compressed, say. Files of tokens are
+/// recognized by llm.c's header.
+std::string cure_for_text(std::string_view text);
 
 /// Returns the start of the character after the one at `at`. `text` must be
 /// UTF-8.

@@ -22,17 +22,71 @@ namespace fs = std::filesystem;
 // Larger texts should be tokenized once, and then read from files.
 constexpr size_t kLargestText = size_t{4} << 30;
 
-TextData open_tokens(const std::string& folder,
-                     std::shared_ptr<const data::Tokenizer> tokenizer) {
+// Returns the tokenizer in the file or folder at `path`, with its path.
+TextData tokenizer_at(const std::string& path) {
   TextData data;
-  data.tokenizer_path = fs::absolute(folder).lexically_normal().string();
-  data.tokenizer =
-      tokenizer ? std::move(tokenizer) : data::open_tokenizer(folder);
-  data.training = std::make_shared<data::TokenFolder>(folder, "train_");
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!entry.path().filename().string().starts_with("val_")) continue;
-    data.validation = std::make_shared<data::TokenFolder>(folder, "val_");
-    break;
+  data.tokenizer = data::open_tokenizer(path);
+  data.tokenizer_path = fs::absolute(path).lexically_normal().string();
+  return data;
+}
+
+[[noreturn]] void refuse_tokenizer(const std::string& name) {
+  throw InvalidArgument(
+      "data", {.code = ErrorCode::kUnknownName,
+               .what = "there is no tokenizer '" + name + "'",
+               .expected = "chars, bytes, or the path of a tokenizer.json",
+               .fix = did_you_mean(name, {"chars", "bytes"})});
+}
+
+// Throws for a folder of tokens as nanoGPT and llm.c write it.
+[[noreturn]] void refuse_without_tokenizer(const std::string& folder) {
+  const bool is_of_characters = fs::exists(folder + "/meta.pkl");
+  const std::string text = folder + "/input.txt";
+  throw DataError(
+      {.code = ErrorCode::kMalformedData,
+       .what = folder + " has tokens, but no tokenizer",
+       .expected = "tokenizer.json, or vocab.json and merges.txt",
+       .got = is_of_characters ? "nanoGPT's meta.pkl, a pickle"
+                               : "token files only, as nanoGPT and llm.c "
+                                 "write them",
+       .fix = is_of_characters
+                  ? "train on the text; its characters get the same tokens: "
+                    "--data-file " +
+                        (fs::exists(text) ? text : "input.txt")
+                  : "give the tokenizer they were made with: --tokenizer "
+                    "gpt2/tokenizer.json"});
+}
+
+TextData open_tokens(const std::string& folder, const std::string& tokenizer,
+                     std::shared_ptr<const data::Tokenizer> of_model) {
+  const auto files = data::token_files(folder, "train");
+  if (files.empty()) {
+    throw DataError(
+        {.code = ErrorCode::kFileAccess,
+         .what = "can't read tokens from " + folder,
+         .expected = "a folder with train_*.bin (or nanoGPT's train.bin, or "
+                     "llm.c's *_train*.bin)",
+         .got = "none",
+         .fix = "write it with `lockstep tokenize`, or name one text file"});
+  }
+  TextData data;
+  const bool is_path =
+      !tokenizer.empty() && tokenizer != "chars" && tokenizer != "bytes";
+  if (of_model) {
+    data.tokenizer_path = fs::absolute(folder).lexically_normal().string();
+    data.tokenizer = std::move(of_model);
+  } else if (is_path) {
+    if (!fs::exists(tokenizer)) refuse_tokenizer(tokenizer);
+    data = tokenizer_at(tokenizer);
+  } else if (has_tokenizer(folder)) {
+    data = tokenizer_at(folder);
+  } else {
+    refuse_without_tokenizer(folder);
+  }
+  data.training = std::make_shared<data::TokenFolder>(folder, files);
+  const auto validation = data::token_files(folder, "val");
+  if (!validation.empty()) {
+    data.validation = std::make_shared<data::TokenFolder>(folder, validation);
   }
   return data;
 }
@@ -44,19 +98,19 @@ TextData make_tokenizer(const std::string& name, const std::string& text) {
   } else if (name == "bytes") {
     data.tokenizer = std::make_shared<data::ByteTokenizer>();
   } else if (fs::exists(name)) {
-    data.tokenizer = data::open_tokenizer(name);
-    data.tokenizer_path = fs::absolute(name).lexically_normal().string();
+    return tokenizer_at(name);
   } else {
-    throw InvalidArgument(
-        "data", {.code = ErrorCode::kUnknownName,
-                 .what = "there is no tokenizer '" + name + "'",
-                 .expected = "chars, bytes, or the path of a tokenizer.json",
-                 .fix = did_you_mean(name, {"chars", "bytes"})});
+    refuse_tokenizer(name);
   }
   return data;
 }
 
 }  // namespace
+
+bool has_tokenizer(const std::string& path) {
+  return fs::exists(path + "/tokenizer.json") ||
+         fs::exists(path + "/vocab.json");
+}
 
 TextData open_text(const TextSpec& spec,
                    std::shared_ptr<const data::Tokenizer> tokenizer) {
@@ -68,7 +122,7 @@ TextData open_text(const TextSpec& spec,
                  .got = fmt::format("{}", spec.validation_fraction)});
   }
   if (fs::is_directory(spec.file)) {
-    return open_tokens(spec.file, std::move(tokenizer));
+    return open_tokens(spec.file, spec.tokenizer, std::move(tokenizer));
   }
   const std::string text = read_file(spec.file, kLargestText);
   if (text.empty()) {

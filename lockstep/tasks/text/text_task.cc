@@ -69,9 +69,8 @@ void TextTask::begin(const train::TrainOptions& options,
   if (tokenizer.empty() && saved.contains("tokenizer")) {
     tokenizer = saved.at("tokenizer");
   }
-  // A folder of tokens has a tokenizer.
   if (tokenizer.empty() && options_.saved &&
-      !std::filesystem::is_directory(options_.data.file)) {
+      !has_tokenizer(options_.data.file)) {
     tokenizer = options_.saved->tokenizer;
   }
   if (tokenizer.empty()) tokenizer = "chars";
