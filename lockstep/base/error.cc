@@ -1,5 +1,8 @@
 #include "lockstep/base/error.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 
 namespace lockstep {
@@ -30,8 +33,24 @@ std::string_view Error::text() const noexcept {
 }
 
 std::string text_of(const std::exception& error) {
-  const auto* own = dynamic_cast<const Error*>(&error);
-  return own ? std::string(own->text()) : error.what();
+  if (const auto* own = dynamic_cast<const Error*>(&error)) {
+    return std::string(own->text());
+  }
+  using FileError = std::filesystem::filesystem_error;
+  if (const auto* of_file = dynamic_cast<const FileError*>(&error)) {
+    return fmt::format("{}: {}", of_file->path1().string(),
+                       of_file->code().message());
+  }
+  if (const auto* of_system = dynamic_cast<const std::system_error*>(&error)) {
+    return of_system->code().message();
+  }
+  // nlohmann-json: "[json.exception.type_error.302] type must be number".
+  const std::string_view text = error.what();
+  const size_t name_end = text.find("] ");
+  const bool has_name = text.starts_with("[json.exception.");
+  return std::string(has_name && name_end != std::string_view::npos
+                         ? text.substr(name_end + 2)
+                         : text);
 }
 
 }  // namespace lockstep

@@ -43,7 +43,8 @@ class Error : public std::runtime_error {
 };
 
 /// Returns the text of `error` for use in the message of an error that it
-/// causes. That error has its own component and code.
+/// causes. That error has its own component and code. The name that a library
+/// puts before its text is left out.
 std::string text_of(const std::exception& error);
 
 /// A bad option, shape or value that the caller passed. A program that was

@@ -1,9 +1,11 @@
 #include "lockstep/base/error.h"
 
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <type_traits>
 
 #include <gtest/gtest.h>
@@ -54,6 +56,16 @@ TEST(Error, GivesItsTextToAnErrorThatItCauses) {
   EXPECT_EQ(IoError({.code = kCode, .what = "x"}).text(), "x");
   EXPECT_EQ(text_of(cause), "a is short; fetch it");
   EXPECT_EQ(text_of(std::runtime_error("not ours")), "not ours");
+  // Without the words of the libraries.
+  EXPECT_EQ(text_of(std::runtime_error(
+                "[json.exception.type_error.302] type must be number")),
+            "type must be number");
+  const auto denied = std::make_error_code(std::errc::permission_denied);
+  EXPECT_EQ(text_of(std::system_error(denied, "std::system_error")),
+            "Permission denied");
+  EXPECT_EQ(
+      text_of(std::filesystem::filesystem_error("cannot open", "a/b", denied)),
+      "a/b: Permission denied");
 }
 
 TEST(Error, OfParallelTrainingIsNoInvalidArgument) {

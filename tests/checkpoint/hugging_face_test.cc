@@ -1,11 +1,13 @@
 #include "lockstep/checkpoint/hugging_face.h"
 
+#include <filesystem>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "tests/base/damaged_json.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 
@@ -58,6 +60,17 @@ TEST_F(HuggingFaceFolder, IsReadAsItWasWritten) {
     expected.name = "m";
     EXPECT_EQ(again->spec(), expected);
     EXPECT_EQ(parameter_digest(*again), parameter_digest(*model));
+  }
+}
+
+TEST_F(HuggingFaceFolder, NamesNoLibraryIfItsConfigIsDamaged) {
+  for (const std::string name : {"gpt-char", "llama-char"}) {
+    std::filesystem::remove_all(path());
+    write(name);
+    expect_own_errors(config_, [&](const json& config) {
+      write_text(path() + "/config.json", config.dump());
+      read_hugging_face_config(path());
+    });
   }
 }
 

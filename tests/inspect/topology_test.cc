@@ -12,6 +12,7 @@
 #include "lockstep/inspect/link_speed.h"
 #include "lockstep/inspect/nvml.h"
 #include "lockstep/inspect/recorded_topology.h"
+#include "tests/base/damaged_json.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 
@@ -72,6 +73,12 @@ TEST(Topology, GoesThroughJsonUnchanged) {
     const Topology again = parse_topology(to_json(topology).dump());
     EXPECT_EQ(render_matrix(again), render_matrix(topology)) << name;
   }
+}
+
+TEST(Topology, NamesNoLibraryIfItsJsonIsDamaged) {
+  expect_own_errors(
+      to_json(read_topology(kRecorded + "four_gpus_pcie.txt")),
+      [](const nlohmann::json& json) { parse_topology(json.dump()); });
 }
 
 TEST(Topology, HasALegendOfWhatIsInIt) {

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/rank_trace.h"
+#include "tests/base/damaged_json.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
@@ -104,6 +106,19 @@ TEST(RunReport, NamesTheKeyOfAWrongType) {
   json["test"]["loss"] = "low";
   const auto message = error_of<IoError>([&] { run_report_from_json(json); });
   expect_problem(message, ErrorCode::kMalformedData, {"'loss'", "\"low\""});
+}
+
+TEST(RunReport, NamesNoLibraryIfItIsDamaged) {
+  RunReport report = example();
+  report.step_times.steps = {1, 2};
+  report.step_times.seconds = {0.5, 0.25};
+  report.best = BestReport{.step = 3, .metric = "loss", .value = 0.5};
+  report.environment.variables = {{"OMP_NUM_THREADS", "1"}};
+  RankTrace trace{.rank = 0, .host = "node1", .pid = 4711};
+  trace.log.lanes = {"main"};
+  trace.log.spans = {{.lane = 0, .name = "step"}};
+  report.time_line = {trace};
+  expect_own_errors(to_json(report), run_report_from_json);
 }
 
 TEST(RunReport, IsWrittenInTheOrderOfItsFields) {

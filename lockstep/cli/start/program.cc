@@ -4,6 +4,7 @@
 #include <array>
 #include <csignal>
 #include <cstddef>
+#include <filesystem>
 #include <new>
 #include <utility>
 
@@ -11,6 +12,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/file_error.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/printable.h"
@@ -169,8 +171,14 @@ int run_and_report(int argc, char** argv, const std::function<int()>& run) {
     return fail(kExitFailed, error,
                 "[memory] there is not enough memory" +
                     (limits.empty() ? limits : "; " + limits));
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     return fail(exit_code_of(error), error, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    const IoError own =
+        file_error("use", error.path1().string(), error.code().value());
+    return fail(exit_code_of(own), own, own.what());
+  } catch (const std::exception& error) {
+    return fail(exit_code_of(error), error, lockstep::text_of(error));
   }
 }
 

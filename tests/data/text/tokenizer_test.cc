@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/data/text/simple_tokenizers.h"
+#include "tests/base/damaged_json.h"
 #include "tests/base/error_code_of.h"
+#include "tests/data/text/tiny_tokenizer.h"
 
 namespace lockstep::data {
 namespace {
@@ -60,6 +62,18 @@ TEST(ParseTokenizer, MakesTheSameOneAgain) {
   EXPECT_EQ(again->to_json(), characters->to_json());
   EXPECT_EQ(parse_tokenizer(ByteTokenizer().to_json(), "test")->vocabulary(),
             256);
+}
+
+TEST(ParseTokenizer, NamesNoLibraryIfItIsDamaged) {
+  auto small = tiny_tokenizer();
+  auto& vocabulary = small["model"]["vocab"];
+  while (vocabulary.size() > 4) vocabulary.erase(vocabulary.begin());
+  for (const auto& document :
+       {small, nlohmann::json{{"type", "characters"}, {"characters", "ab"}}}) {
+    expect_own_errors(document, [](const nlohmann::json& json) {
+      parse_tokenizer(json.dump(), "test");
+    });
+  }
 }
 
 TEST(ParseTokenizer, RefusesWhatDescribesNone) {
