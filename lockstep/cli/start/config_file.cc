@@ -224,7 +224,7 @@ std::string config_of(const CLI::App& command) {
     if (name.empty() || kOutputs.contains(name) || option->count() == 0) {
       continue;
     }
-    const auto& results = option->results();
+    const auto results = option->reduced_results();  // the last one counts
     if (is_flag(*option)) {
       object[name] = option->as<bool>();
     } else if (results.size() == 1) {

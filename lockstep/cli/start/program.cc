@@ -114,6 +114,8 @@ void set_up(CLI::App& app) {
       "Print the version");
   app.set_help_flag("--help,-h", "Print this help");
   app.option_defaults()->always_capture_default();
+  // As with argparse: a script's options, and then one's own.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.formatter(make_formatter());
   app.require_subcommand(0, 1);
   app.footer(
