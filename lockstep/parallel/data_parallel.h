@@ -119,6 +119,13 @@ class DataParallel : public detail::WrapperHolder<DataParallelImpl<M>> {
                   "the devices must be a std::vector<lockstep::Device>, such "
                   "as lockstep::devices(\"2xcpu\")");
   }
+  /// Reports at compile time that the devices are missing.
+  template <detail::Wrappable T>
+  explicit DataParallel(const T&) : Holder(nullptr) {
+    static_assert(detail::kNever<T>,
+                  "the second argument is missing: the devices, such as "
+                  "lockstep::devices(\"auto\")");
+  }
 };
 
 /// Specialization for a TorchScript module.
@@ -143,5 +150,7 @@ DataParallel(const T&, const Next&, const Rest&...)
 template <class T>
 DataParallel(const T&, std::vector<Device>, DataParallelOptions = {})
     -> DataParallel<typename detail::Wrapped<T>::Module>;
+template <detail::Wrappable T>
+DataParallel(const T&) -> DataParallel<typename detail::Wrapped<T>::Module>;
 
 }  // namespace lockstep

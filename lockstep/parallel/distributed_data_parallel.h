@@ -140,6 +140,13 @@ class DistributedDataParallel
                   "the second argument must be a lockstep::ProcessGroup, such "
                   "as lockstep::init()");
   }
+  /// Reports at compile time that the process group is missing.
+  template <detail::Wrappable T>
+  explicit DistributedDataParallel(const T&) : Holder(nullptr) {
+    static_assert(detail::kNever<T>,
+                  "the second argument is missing: a lockstep::ProcessGroup "
+                  "with all ranks, such as lockstep::init()");
+  }
 };
 
 /// Specialization for a TorchScript module.
@@ -162,6 +169,9 @@ class DistributedDataParallel<torch::jit::Module>
 
 template <class T, class Next, class... Rest>
 DistributedDataParallel(const T&, const Next&, const Rest&...)
+    -> DistributedDataParallel<typename detail::Wrapped<T>::Module>;
+template <detail::Wrappable T>
+DistributedDataParallel(const T&)
     -> DistributedDataParallel<typename detail::Wrapped<T>::Module>;
 
 }  // namespace lockstep

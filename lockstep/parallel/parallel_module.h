@@ -155,6 +155,7 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   static_assert(!std::derived_from<M, ParallelModuleBase>,
                 "a DataParallel or DistributedDataParallel can't be wrapped "
                 "again: wrap the module itself");
+  static_assert(detail::check_forward<M>());
 
  public:
   using Output = std::decay_t<detail::ForwardResult<M>>;
@@ -210,7 +211,12 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
            !std::convertible_to<Other, TrainStepOptions>) StepResult
       train_step(const Input&, const Target&, const Loss&, Other&&,
                  const Rest&...) {
-    static_assert(detail::kNever<Other>,
+    constexpr bool has_loose_inputs = std::convertible_to<Loss, torch::Tensor>;
+    static_assert(!has_loose_inputs,
+                  "the inputs of a forward() that takes several are one "
+                  "argument of train_step(): "
+                  "train_step(std::make_tuple(a, b), target, loss, optimizer)");
+    static_assert(has_loose_inputs || detail::kNever<Other>,
                   "after the loss function, train_step() takes an optimizer, "
                   "*optimizer if you have a pointer to it, and "
                   "TrainStepOptions()");
@@ -262,12 +268,26 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
 
   template <class Target, class Loss>
   static ShardLoss typed(const Loss& loss) {
-    return [&loss](const c10::IValue& output,
-                   const c10::IValue& target) -> WeightedLoss {
-      return loss(
-          detail::from_ivalue<Output>(output),
-          detail::from_ivalue<typename detail::Unshared<Target>::Type>(target));
-    };
+    using Plain = typename detail::Unshared<Target>::Type;
+    static_assert(std::invocable<const Loss&, Output, Plain>,
+                  "the loss must be a function of forward()'s output and the "
+                  "target, such as [](const torch::Tensor& output, const "
+                  "torch::Tensor& target) { return "
+                  "torch::cross_entropy_loss(output, target); }");
+    if constexpr (std::invocable<const Loss&, Output, Plain>) {
+      using Value = std::invoke_result_t<const Loss&, Output, Plain>;
+      static_assert(std::convertible_to<Value, WeightedLoss>,
+                    "the loss function must return a tensor with a graph, not "
+                    "its number (item()), or a lockstep::WeightedLoss");
+      if constexpr (std::convertible_to<Value, WeightedLoss>) {
+        return [&loss](const c10::IValue& output,
+                       const c10::IValue& target) -> WeightedLoss {
+          return loss(detail::from_ivalue<Output>(output),
+                      detail::from_ivalue<Plain>(target));
+        };
+      }
+    }
+    return {};
   }
 
   std::shared_ptr<M> module_;

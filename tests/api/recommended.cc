@@ -12,13 +12,18 @@ struct Net : torch::nn::Cloneable<Net> {
   void reset() override {
     embedding = register_module("embedding", torch::nn::Embedding(4, 3));
   }
-  torch::Tensor forward(torch::Tensor x) { return embedding(x); }
+  SAYS(torch::Tensor forward(torch::Tensor x)) { return embedding(x); }
   torch::nn::Embedding embedding{nullptr};
 };
 
 torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
   return torch::cross_entropy_loss(output, target);
 }
+
+struct TwoInputs : torch::nn::Cloneable<TwoInputs> {
+  void reset() override {}
+  torch::Tensor forward(torch::Tensor a, torch::Tensor b) { return a + b; }
+};
 
 // clang-format off
 
@@ -92,6 +97,14 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
   });
   const double weight = 1;
   SAYS(TrainStepOptions().total_weight(weight));
+}
+
+void train_two(DataParallel<TwoInputs> model, torch::Tensor a, torch::Tensor b,
+               torch::Tensor target, torch::optim::SGD& optimizer) {
+  const auto loss = SAYS([](const torch::Tensor& output,
+                            const torch::Tensor& target) {
+    return torch::cross_entropy_loss(output, target); });
+  model->SAYS(train_step(std::make_tuple(a, b), target, loss, optimizer));
 }
 
 void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,

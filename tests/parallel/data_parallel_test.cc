@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/replicas/parallel_apply.h"
@@ -120,6 +123,22 @@ TEST_P(DataParallelModes, MakesNoGraphUnderNoGrad) {
   const DataParallel model(net, tested::devices(2), options());
   torch::NoGradGuard no_grad;
   EXPECT_FALSE(model->forward(at_home(torch::randn({4, 6}))).requires_grad());
+}
+
+// Its forward() is a template, which has no type of its own.
+TEST(DataParallel, WrapsASequential) {
+  torch::manual_seed(3);
+  const torch::nn::Sequential net = at_home(torch::nn::Sequential(
+      torch::nn::Linear(6, 5), torch::nn::ReLU(), torch::nn::Linear(5, 4)));
+  const DataParallel model(net, tested::devices(2));
+  const Tensor x = at_home(torch::randn({8, 6}));
+  EXPECT_TRUE(torch::equal(model->forward(x), net.ptr()->forward(x)));
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  const std::string before = bytes_of(*net);
+  EXPECT_TRUE(
+      model->train_step(x, at_home(torch::randint(4, {8})), cross_entropy, sgd)
+          .is_finite);
+  EXPECT_FALSE(bytes_of(*net) == before);
 }
 
 TEST(DataParallel, SharesParametersAmongSlices) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
 
 #include "lockstep/parallel/module/nested.h"
@@ -27,8 +28,29 @@ template <class M, class R, class... Args>
 struct MethodTraits<R (M::*)(Args...) const> : MethodTraits<R (M::*)(Args...)> {
 };
 
+/// A module with one forward(), which is neither overloaded nor a template.
 template <class M>
-using ForwardTraits = MethodTraits<decltype(&M::forward)>;
+concept HasOneForward = requires {
+  &M::forward;
+};
+
+/// Other modules are taken for ones that map a tensor to a tensor.
+/// torch::nn::Sequential is one, and check_forward() refuses the rest.
+template <class M>
+struct ForwardTraits : MethodTraits<torch::Tensor (M::*)(torch::Tensor)> {};
+template <HasOneForward M>
+struct ForwardTraits<M> : MethodTraits<decltype(&M::forward)> {};
+
+template <class M>
+constexpr bool check_forward() {
+  static_assert(
+      HasOneForward<M> || std::is_same_v<M, torch::nn::SequentialImpl>,
+      "the module needs one forward() that is neither overloaded nor a "
+      "template: wrap a class that has the module as a member and, for "
+      "example, torch::Tensor forward(torch::Tensor x)");
+  return true;
+}
+
 template <class M>
 using ForwardResult = typename ForwardTraits<M>::Result;
 template <class M>

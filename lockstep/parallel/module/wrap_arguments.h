@@ -9,6 +9,10 @@
 
 // Types from which DataParallel and DistributedDataParallel can be constructed,
 // and one-sentence compile errors for all others.
+namespace lockstep {
+class ParallelModuleBase;
+}
+
 namespace lockstep::detail {
 
 template <class T>
@@ -40,6 +44,13 @@ template <>
 struct Wrapped<torch::jit::Module> {
   using Module = torch::jit::Module;
 };
+
+/// A module, a pointer or a holder that can be wrapped. A wrapper can't.
+template <class T>
+concept Wrappable = requires {
+  typename Wrapped<T>::Module;
+}
+&&!std::derived_from<typename Wrapped<T>::Module, ParallelModuleBase>;
 
 /// A function that makes another module like the wrapped one.
 template <class F, class M>

@@ -1,5 +1,5 @@
 // DistributedDataParallel without the ranks that it is for.
-// expects: (no viable constructor|class template argument deduction failed)
+// expects: the second argument is missing: a lockstep::ProcessGroup
 #include <torch/torch.h>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
