@@ -148,7 +148,7 @@ TEST(FirstStepLoss, OfAModuleThatReturnsItsLossIsChecked) {
       << log.text();
 }
 
-// BatchNorm and dropout of a module that the check ran as well.
+// The check runs the module, which has BatchNorm and dropout.
 TEST(FirstStepLoss, OfAModuleThatReturnsItsLossDoesNotChangeTheStep) {
   const Tensor labels = classes().clamp_min(1);
   const auto bits_after = [&](bool checks) {

@@ -560,7 +560,7 @@ class LossCheck {
   FirstStep::Findings& findings_;
 };
 
-/// Calls `check` for a few samples of `shards`, whose module returns its loss.
+/// Calls `check` for a few samples of `shards`. The module returns its loss.
 void check_with_module(const ComputedShards& shards,
                        FirstStep::Findings& findings,
                        const std::function<void(LossCheck&)>& check) {

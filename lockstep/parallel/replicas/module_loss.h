@@ -30,7 +30,7 @@ class ModuleLoss {
   ModuleLoss(const ModuleLoss&) = delete;
   ModuleLoss& operator=(const ModuleLoss&) = delete;
 
-  /// Returns the samples as one shard, whose output is the module's input.
+  /// Returns the samples as one shard. Its output is the module's input.
   ComputedShards shards() const;
 
  private:
