@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/text.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::cli {
 namespace {

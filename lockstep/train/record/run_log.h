@@ -97,8 +97,8 @@ void describe_machine(const ProcessGroup& world, const Device& own,
 /// run without steps.
 std::string summary_text(const RunReport& report, int columns = 0);
 
-/// Returns "parameter_sha256 12ab... (2 shards, 1 thread each)". The numbers are
-/// included because only digests with the same numbers can be compared. On
+/// Returns "parameter_sha256 12ab... (2 shards, 1 thread each)". The numbers
+/// are included because only digests with the same numbers can be compared. On
 /// accelerators, no thread computes a shard.
 std::string digest_text(const RunReport& report);
 
