@@ -203,6 +203,10 @@ void Client::Link::wait_for(short event, Time deadline) const {
   const int found = ::poll(&ready, 1, poll_timeout_ms(deadline));
   if (found < 0 && errno == EINTR) return;
   if (found <= 0 && std::chrono::steady_clock::now() >= deadline) {
+    // The connection is reset when it is closed. The server takes an orderly
+    // end for the end of this process.
+    const linger reset{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     throw TimedOut({.code = ErrorCode::kStoreUnreachable,
                     .what = "the store did not answer in time"});
   }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <functional>
 #include <list>
 #include <memory>
@@ -46,8 +47,11 @@ class Forwarder {
   void stall() { set_stalled(true); }
   /// Nothing is carried until release(), and there are no new connections.
   void hold() { is_held_ = true; }
+  /// The same for what the server sends.
+  void hold_answers() { are_answers_held_ = true; }
   void release() {
     is_held_ = false;
+    are_answers_held_ = false;
     set_stalled(false);
   }
 
@@ -104,10 +108,11 @@ class Forwarder {
   bool pass_on(Line& line) {
     if (line.is_stalled) return true;
     std::string bytes;
-    if (!receive(line.client, bytes)) return false;
+    if (!receive(line, line.client, bytes)) return false;
     if (!send(line.server, bytes)) return false;
+    if (are_answers_held_) return true;
     bytes.clear();
-    if (!receive(line.server, bytes)) return false;
+    if (!receive(line, line.server, bytes)) return false;
     line.answers.add(bytes);
     for (std::string body; line.answers.next(body);) {
       if (line.answered++ >= 2 && to_lose_ > 0) {
@@ -121,13 +126,17 @@ class Forwarder {
     return true;
   }
 
-  // Appends the available bytes. Returns false at the end.
-  static bool receive(const FileDescriptor& from, std::string& bytes) {
+  // Appends the available bytes. Returns false at the end. A reset is passed
+  // on.
+  static bool receive(Line& line, const FileDescriptor& from,
+                      std::string& bytes) {
     std::array<char, 65536> buffer;
     const ssize_t got =
         ::recv(from.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got > 0) bytes.append(buffer.data(), static_cast<size_t>(got));
-    return got > 0 || (got < 0 && errno == EAGAIN);
+    if (got > 0 || (got < 0 && errno == EAGAIN)) return true;
+    if (got < 0) break_off(line);
+    return false;
   }
 
   static bool send(const FileDescriptor& to, std::string_view bytes) {
@@ -158,6 +167,7 @@ class Forwarder {
   int to_lose_ = 0;
   std::function<void()> on_loss_ = [] {};
   std::atomic<bool> is_held_ = false;
+  std::atomic<bool> are_answers_held_ = false;
   std::atomic<bool> is_over_ = false;
   std::thread thread_;
 };

@@ -62,7 +62,7 @@ TEST_F(Reconnect, ARepeatedRequestDoesNotUndoALaterOne) {
 TEST_F(Reconnect, ALinkThatDiesInSilenceIsReplaced) {
   network_.stall();
   EXPECT_EQ(client_.add("count", 1), 1);
-  // The request that was held up arrives as well.
+  // The request that was held up arrives, too.
   network_.release();
   EXPECT_EQ(client_.add("count", 1), 2);
   EXPECT_EQ(other_.get("count"), "2");
@@ -85,6 +85,18 @@ TEST_F(Reconnect, AnAgentWhoseConnectionWasResetIsNotGone) {
   // The server notices a reset at once, and allows much more time for it.
   EXPECT_FALSE(other_.wait({"gone"}, milliseconds(500)));
   client_.set("here", "again");
+  EXPECT_EQ(other_.get("gone"), std::nullopt);
+}
+
+TEST_F(Reconnect, AnAgentThatGetsNoAnswersIsNotGone) {
+  client_.set_last_will("gone", "1");
+  network_.hold_answers();
+  auto sum =
+      std::async(std::launch::async, [&] { return client_.add("count", 1); });
+  // The client gives up its connection, and the next ones get no answer either.
+  EXPECT_FALSE(other_.wait({"gone"}, seconds(4)));
+  network_.release();
+  EXPECT_EQ(sum.get(), 1);
   EXPECT_EQ(other_.get("gone"), std::nullopt);
 }
 

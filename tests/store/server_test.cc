@@ -1,13 +1,17 @@
 #include "lockstep/store/server.h"
 
+#include <functional>
 #include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/stopwatch.h"
 #include "tests/base/is_error.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/store/raw_peer.h"
 #include "tests/store/served.h"
 
 namespace lockstep::store {
@@ -57,6 +61,37 @@ TEST(Store, AWaitEndsWithTheKeyAndHoldsUpNoOtherCall) {
   EXPECT_EQ(waits.get(), "now");
   client.add("later", 1);
   EXPECT_TRUE(both.get());
+}
+
+// A client asks for short waits only, so this test is one itself.
+TEST(Store, AnswersAWaitAsSoonAsTheKeyIsSet) {
+  Served served;
+  Client other(served.of(agent(1)));
+  const Identity who = agent(2);
+  RawPeer peer(served.port());
+  const std::string hello = encode(Hello{.identity = who});
+  peer.send_frame(hello);
+  const std::string challenge = peer.receive_frame().value_or("");
+  const Handshake handshake(served.secret().key_of(who), hello, challenge);
+  peer.send_frame(handshake.proof());
+  ASSERT_TRUE(handshake.decode_admission_reply(
+      peer.receive_frame().value_or(std::string(64, '\0'))));
+  Session session = handshake.client_session();
+  uint64_t id = 0;
+  for (const auto& set : std::vector<std::function<void(std::string)>>{
+           [&](const auto& key) { other.set(key, "1"); },
+           [&](const auto& key) { other.add(key, 1); },
+           [&](const auto& key) { other.compare_set(key, "", "1"); }}) {
+    const std::string key = "key " + std::to_string(++id);
+    peer.send(session.seal(encode({.operation = Operation::kWait,
+                                   .id = id,
+                                   .keys = {key},
+                                   .wait_ms = 600'000})));
+    set(key);
+    const auto frame = peer.receive_frame();
+    ASSERT_TRUE(frame) << key;
+    EXPECT_EQ(decode_reply(session.open(*frame), {}).status, Status::kDone);
+  }
 }
 
 TEST(Store, TellsSeveralClientsTheSame) {
