@@ -14,8 +14,9 @@ inline constexpr int kExitBadUsage = 2;
 /// Training can't go on: TrainError, which includes ParallelError. sysexits.h
 /// calls the number EX_SOFTWARE.
 inline constexpr int kExitTrainingFailed = 70;
-/// A scheduler's signal ended the run, which saved a checkpoint first. Run the
-/// same command again to resume. sysexits.h calls the number EX_TEMPFAIL.
+/// A scheduler's signal ended the run, which saved a checkpoint first, or the
+/// job lost a node or its network. Run the same command again to resume.
+/// sysexits.h calls the number EX_TEMPFAIL.
 inline constexpr int kExitPreempted = 75;
 /// Added to the number of the signal that ended the process, as shells do.
 inline constexpr int kExitSignal = 128;

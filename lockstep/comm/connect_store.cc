@@ -1,5 +1,6 @@
 // The store in which the ranks of a job meet: that of the agents of `lockstep
 // run`, that of torchrun's agent, or one that rank 0 serves.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <unistd.h>
@@ -53,7 +54,11 @@ Store join_agents(const control::WorkerSlot& slot,
   options.who.run_id = env("TORCHELASTIC_RUN_ID").value_or("");
   options.who.round = static_cast<int>(slot.attempt.load()) - 1;
   options.key = store::Key(slot.store.key);
+  options.who.incarnation = slot.store.incarnation;
   options.connect_time = timeout;
+  // A rank does not give up before the agents do.
+  options.answer_time =
+      std::max(options.answer_time, milliseconds(slot.store.keep_alive_ms));
   return c10::make_intrusive<AuthenticatedStore>(
       std::make_shared<store::Client>(options), timeout);
 }

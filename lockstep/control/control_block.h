@@ -52,6 +52,8 @@ struct StoreAccess {
   std::array<char, 256> host;
   int32_t port;  ///< 0: there is no store
   std::array<uint8_t, 32> key;
+  std::array<uint8_t, 16> incarnation;  ///< of the store
+  uint32_t keep_alive_ms;  ///< time for which agents try to reach the store
 };
 
 /// The data that one worker and the agent share.

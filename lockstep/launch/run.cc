@@ -2,10 +2,13 @@
 
 #include <csignal>
 #include <exception>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/agent/agent.h"
 #include "lockstep/launch/agent/agreement.h"
@@ -22,17 +25,41 @@ struct Stopped {
   int signal;
 };
 
-int run_agent(const RunOptions& options,
-              const std::vector<std::string>& command, Rendezvous& rendezvous,
-              SignalWatch& signals) {
+// Returns the exit code, or nullopt if the job may go on without this node,
+// which was cut off.
+std::optional<int> run_agent(const RunOptions& options,
+                             const std::vector<std::string>& command,
+                             Rendezvous& rendezvous, SignalWatch& signals) {
+  const bool may_rejoin = options.is_elastic() && !rendezvous.serves_store;
   try {
-    return Agent(options, command, rendezvous, signals).run();
+    Agent agent(options, command, rendezvous, signals);
+    const int code = agent.run();
+    if (may_rejoin && agent.is_cut_off()) return std::nullopt;
+    return code;
+  } catch (const CutOff& error) {
+    log_error("launch", text_of(error));
+    if (may_rejoin) return std::nullopt;
+    return kExitPreempted;
   } catch (const std::exception& error) {
     if (options.nodes > 1) {
       share_failures(rendezvous, {.why = text_of(error)}, {}, /*timeout_s=*/0);
       leave(rendezvous);
     }
     throw;
+  }
+}
+
+// Joins the job again from which this node was cut off, if its store still
+// runs.
+std::optional<Rendezvous> rejoin(const RunOptions& options,
+                                 const CheckStop& check_stop,
+                                 const store::Token& incarnation) {
+  log_info("launch", "this node was cut off from the job, and joins it again");
+  try {
+    return join_rendezvous(options, check_stop, incarnation);
+  } catch (const Error& error) {
+    log_error("launch", text_of(error));
+    return std::nullopt;
   }
 }
 
@@ -56,10 +83,23 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   try {
     // A missing program is detected before the other nodes wait for this one.
     find_program(command.front(), options.environment);
-    Rendezvous rendezvous = join_rendezvous(options, [&] {
+    const CheckStop check_stop = [&] {
       if (const auto signal = signals.take()) throw Stopped{*signal};
-    });
-    return run_agent(options, command, rendezvous, signals);
+    };
+    std::optional<Rendezvous> rendezvous(join_rendezvous(options, check_stop));
+    for (;;) {
+      if (const auto code = run_agent(options, command, *rendezvous, signals)) {
+        return *code;
+      }
+      const store::Token incarnation = rendezvous->store.incarnation();
+      rendezvous.reset();
+      auto next = rejoin(options, check_stop, incarnation);
+      if (!next) return kExitPreempted;
+      rendezvous.emplace(std::move(*next));
+    }
+  } catch (const CutOff& error) {
+    log_error("launch", text_of(error));
+    return kExitPreempted;
   } catch (const Stopped& stopped) {
     log_info("launch", fmt::format("got {} before all nodes had joined",
                                    signal_name(stopped.signal)));

@@ -12,7 +12,8 @@ namespace lockstep::launch {
 /// function. Returns the exit code: 0, 1 if a worker failed,
 /// kExitTrainingFailed or kExitBadUsage if the root cause ended with that code,
 /// 128 plus the signal's number if a signal ended the job, or kExitPreempted if
-/// the workers then reported that the job can be resumed.
+/// the workers then reported that the job can be resumed, or if the job lost a
+/// node or its network. In an elastic job, a node that was cut off joins again.
 ///
 /// Call it from the main thread, before other threads are started. Signals are
 /// blocked until it returns, and child processes that it did not start are

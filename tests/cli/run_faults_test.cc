@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "tests/base/temporary_folder.h"
@@ -270,9 +271,11 @@ TEST_F(RunNodes, EndWhenTheAgentWithTheStoreIsKilled) {
   const Stopwatch watch;
   zero.send(SIGKILL);
   zero.wait();
-  EXPECT_EQ(one.wait(), 1);
+  EXPECT_EQ(one.wait(), kExitPreempted);
   EXPECT_LT(watch.seconds(), 40);
-  EXPECT_PRED2(contains, one.err(), "[launch] the job was ended: ");
+  EXPECT_PRED2(contains, one.err(),
+               "[launch] the job lost a node or its network, and can continue: "
+               "lost the job's store at 127.0.0.1:");
   expect_all_gone(zero.out(), 1);
   expect_all_gone(one.out(), 1);
 }
@@ -286,9 +289,11 @@ TEST_F(RunNodes, EndWhenTheAgentWithTheStoreIsFrozen) {
   ASSERT_TRUE(one.wait_for_ready(1));
   const Stopwatch watch;
   zero.send(SIGSTOP);
-  EXPECT_EQ(one.wait(), 1);
+  EXPECT_EQ(one.wait(), kExitPreempted);
   EXPECT_LT(watch.seconds(), 60);
-  EXPECT_PRED2(contains, one.err(), "[launch] the job was ended: ");
+  EXPECT_PRED2(contains, one.err(),
+               "[launch] the job lost a node or its network, and can continue: "
+               "lost the job's store at 127.0.0.1:");
   expect_all_gone(one.out(), 1);
   zero.send(SIGCONT);
   zero.send(SIGKILL);

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <future>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/launch/options/run_options.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/launch/rendezvous/rendezvous.h"
+#include "tests/store/forwarder.h"
 
 namespace lockstep::launch {
 
@@ -26,6 +29,7 @@ inline RunOptions two_nodes(const std::string& endpoint) {
   options.backend = Backend::kC10d;
   options.endpoint = endpoint;
   options.join_timeout_s = 60;
+  options.keep_alive_s = 2;
   return options;
 }
 
@@ -42,6 +46,25 @@ struct Pair {
     agents.push_back(beside.get());
   }
   const RunOptions options = two_nodes(free_endpoint());
+  std::vector<Rendezvous> agents;
+};
+
+/// Two agents that have met, with a network between the second one and the
+/// store, which the first one serves.
+struct PairOverNetwork {
+  PairOverNetwork() {
+    auto own = two_nodes(endpoint);
+    own.is_host = true;
+    auto beside = join_beside(own);
+    auto other = two_nodes("127.0.0.1:" + std::to_string(network->port()));
+    other.is_host = false;
+    auto second = join_rendezvous(other, never_stop);
+    agents.push_back(beside.get());
+    agents.push_back(std::move(second));
+  }
+  const std::string endpoint = free_endpoint();
+  std::unique_ptr<store::Forwarder> network =
+      std::make_unique<store::Forwarder>(parse_endpoint("", endpoint, 0).port);
   std::vector<Rendezvous> agents;
 };
 

@@ -383,8 +383,9 @@ void add_node_options(CLI::App& command, RunFlags& flags) {
       "name of the job, the same on all nodes")
       ->group(group);
   add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
-      "join_timeout (300 s), keep_alive_interval (5 s), keep_alive_max_attempt "
-      "(3), last_call_timeout (30 s), is_host, interface (address to listen "
+      "join_timeout (300 s), keep_alive_interval (5 s) times "
+      "keep_alive_max_attempt (3): how long agents survive a network that "
+      "fails, last_call_timeout (30 s), is_host, interface (address to listen "
       "on; default: what the endpoint's name resolves to)")
       ->default_str("none")
       ->group(group);
@@ -531,8 +532,9 @@ void add_run(CLI::App& app) {
       "PET_NPROC_PER_NODE sets the default of --nproc-per-node, and so on for "
       "every option.\n"
       "Exit codes: 0 done, 1 a worker failed, 2 bad usage (also by a worker), "
-      "70 training can't continue, 75 preempted, 128 plus the signal's number "
-      "if a signal ended the job, 141 if nothing reads its output any more.");
+      "70 training can't continue, 75 preempted or a node or the network was "
+      "lost (the same command continues), 128 plus the signal's number if a "
+      "signal ended the job, 141 if nothing reads its output any more.");
   command->callback([flags] { run(*flags); });
 }
 

@@ -39,7 +39,9 @@ constexpr int kDrainPollMs = 100;
 // Longest delay of the end by a reader of the agent's output that has stopped.
 constexpr double kConsoleTimeoutS = 5;
 constexpr int kClosingPollMs = 20;
-constexpr double kShareTimeoutS = 5;  // beyond the grace period
+// The least time that nodes have to report, beyond the grace period. One that
+// is cut off may come back within keep_alive_s.
+constexpr double kShareTimeoutS = 5;
 
 bool is_bad_usage(const Failure& failure) {
   return failure.signal == 0 && failure.exit_code == kExitBadUsage;
@@ -80,6 +82,14 @@ bool was_preempted(const std::vector<Failure>& failures) {
                      [](const Failure& failure) {
                        return failure.exit_code == kExitPreempted;
                      });
+}
+
+// Returns how a node or the network was lost in an attempt, or nullopt.
+std::optional<std::string> loss(const AgentState& state, const SharedEnd& end) {
+  if (!state.is_ending()) return std::nullopt;
+  if (end.notice.exit_code == kExitPreempted) return end.notice.why;
+  if (end.is_complete) return std::nullopt;
+  return end.notice.why + "; not all nodes reported how their workers ended";
 }
 
 }  // namespace
@@ -141,6 +151,7 @@ int Agent::run() {
     team_.note_ends();
     drain();
     const SharedEnd end = end_attempt();
+    loss_ = loss(state_, end);
     const Decision decision = decide(end);
     if (!decision.restarts) return conclude(end.failures);
     if (state_.requested_signal == 0) report_restart(end, decision.delay_s);
@@ -252,6 +263,12 @@ bool Agent::join_next_attempt(const SharedEnd& end) {
     });
     return true;
   } catch (const Stopped&) {
+    return false;
+  } catch (const CutOff&) {
+    throw;
+  } catch (const LaunchError& error) {
+    if (!loss_) throw;
+    loss_ = text_of(error);  // no other node came in time
     return false;
   }
 }
@@ -398,7 +415,8 @@ SharedEnd Agent::end_attempt() {
   if (!state_.is_ending()) return end;
   if (state_.is_leaving) announce_leaving(rendezvous_);
   return share_failures(rendezvous_, state_.notice, std::move(end.failures),
-                        grace_s(state_, options_.grace_s) + kShareTimeoutS);
+                        grace_s(state_, options_.grace_s) +
+                            std::max(kShareTimeoutS, options_.keep_alive_s));
 }
 
 Decision Agent::decide(const SharedEnd& end) {
@@ -410,7 +428,7 @@ Decision Agent::decide(const SharedEnd& end) {
     faults_.add(
         {.root = root_cause(end.failures),
          .why = end.notice.why,
-         .is_node_lost = end.notice.lost_node >= 0,
+         .is_node_lost = loss_.has_value(),
          .began_s = began_.steady_s,
          .failed_s = state_.ending_began_s,
          .steps = has_progress_ ? std::optional(steps_done()) : std::nullopt});
@@ -504,11 +522,15 @@ int Agent::conclude(const std::vector<Failure>& failures) {
                     code));
   }
   const Failure* root = root_cause(failures);
-  if (code == kExitPreempted) {
+  const bool has_cause = root != nullptr && root->is_cause;
+  if (code == kExitPreempted && loss_) {
+    err_.add("[launch] the job lost a node or its network, and can continue: " +
+             *loss_ + "\n");
+    if (has_cause && !root->is_consequence) err_.add(failure_report(failures));
+  } else if (code == kExitPreempted) {
     err_.add("[launch] the job was preempted, and can continue: " +
              state_.notice.why + "\n");
   } else {
-    const bool has_cause = root != nullptr && root->is_cause;
     if (state_.reason == EndReason::kSignal ||
         (state_.is_ending() && !has_cause)) {
       err_.add(
@@ -526,6 +548,11 @@ int Agent::conclude(const std::vector<Failure>& failures) {
   return exit_code(failures);
 }
 
+bool Agent::is_cut_off() const {
+  return state_.notice.exit_code == kExitPreempted &&
+         state_.notice.lost_node < 0 && state_.requested_signal == 0;
+}
+
 int Agent::exit_code(const std::vector<Failure>& failures) const {
   if (state_.notice.exit_code != 0) return state_.notice.exit_code;
   if (was_preempted(failures)) return kExitPreempted;
@@ -533,8 +560,11 @@ int Agent::exit_code(const std::vector<Failure>& failures) const {
     case EndReason::kNone:
       return kExitDone;
     case EndReason::kWorker:
-    case EndReason::kPeer:
-      return exit_code_of(failures);
+    case EndReason::kPeer: {
+      // The loss of a node looks like a failure to the workers.
+      const int code = exit_code_of(failures);
+      return code == kExitFailed && loss_ ? kExitPreempted : code;
+    }
     case EndReason::kSignal:
       return kExitSignal + state_.first_signal;
     case EndReason::kOutput:

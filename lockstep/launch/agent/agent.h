@@ -37,6 +37,10 @@ class Agent {
   /// Returns the exit code, as launch::run() does.
   int run();
 
+  /// Returns whether the job's store was lost, so that the job may go on
+  /// without this node.
+  bool is_cut_off() const;
+
  private:
   // An attempt lasts from the start of the workers to the end of the last one.
   void begin_attempt();
@@ -62,7 +66,8 @@ class Agent {
   // Called between attempts, and at the end.
   Decision decide(const SharedEnd& end);
   void report_restart(const SharedEnd& end, double delay_s);
-  // Both return false if a signal arrived.
+  // Both return false if a signal arrived, and the second one also if a node
+  // was lost and too few are left.
   bool wait_before_restart(double delay_s);
   bool join_next_attempt(const SharedEnd& end);
   void end_waiting();
@@ -89,6 +94,8 @@ class Agent {
   FaultLog faults_;
   int attempt_ = 0;   // attempts before this one
   int restarts_ = 0;  // restarts after a failure
+  // The loss of a node or of the network in the last attempt, in words.
+  std::optional<std::string> loss_;
   AgentState state_;
 
   // State of the present attempt.

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/launch/options/option_values.h"
 
@@ -155,9 +156,11 @@ double grace_s(const AgentState& state, std::optional<double> option_s) {
   if (state.keeps_waiting_workers && !state.notice.is_fault) {
     return kGraceToRegroupS;
   }
-  // The workers can also save when their output is lost.
-  const bool may_save =
-      state.reason == EndReason::kSignal || state.notice.exit_code != 0;
+  // The workers can also save when their output is lost, but not without the
+  // other nodes.
+  const int code = state.notice.exit_code;
+  const bool may_save = state.reason == EndReason::kSignal ||
+                        (code != 0 && code != kExitPreempted);
   if (may_save) return kGraceAfterSignalS;
   return state.keeps_waiting_workers ? kGraceToWaitS : kGraceAfterFailureS;
 }

@@ -12,8 +12,8 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr double kLeaveTimeoutS = 5;
-// The deciding agent first waits for the reports of nodes that may be lost.
+// The deciding agent first waits for the reports of nodes that may be lost, for
+// up to keep_alive_s more.
 constexpr double kDecisionTimeoutS = 60;
 
 std::string report_key(int node_rank) {
@@ -72,7 +72,8 @@ Decision decide_together(Rendezvous& rendezvous, const Decision& own_decision,
   if (rendezvous.group.nodes.size() == 1) return own_decision;
   try {
     if (is_elastic && !rendezvous.serves_store) {
-      const auto decision = rendezvous.store.get("decision", kDecisionTimeoutS);
+      const auto decision = rendezvous.store.get(
+          "decision", kDecisionTimeoutS + rendezvous.store.keep_alive_s());
       return decision ? decision_from_text(*decision) : Decision();
     }
     return decision_from_text(
@@ -89,11 +90,13 @@ void leave(Rendezvous& rendezvous, int lost_node) {
   try {
     rendezvous.store.set(key(rendezvous.group.node_rank), "1");
     if (!rendezvous.serves_store) return;
-    std::vector<std::string> all;
+    const Stopwatch watch;
     for (int node = 0; node < nodes; ++node) {
-      if (node != lost_node) all.push_back(key(node));
+      if (node == lost_node) continue;
+      rendezvous.store.get_unless(
+          rendezvous.gone_key(node), key(node),
+          rendezvous.store.keep_alive_s() - watch.seconds());
     }
-    rendezvous.store.has_all(all, kLeaveTimeoutS);
   } catch (const LaunchError& error) {
     log_debug("launch", text_of(error));
   }

@@ -34,8 +34,9 @@ void announce_leaving(Rendezvous& rendezvous);
 Decision decide_together(Rendezvous& rendezvous, const Decision& own_decision,
                          bool is_elastic);
 
-/// Signs off from the job. The agent that serves the store waits up to 5 s for
-/// all other nodes except `lost_node` to sign off, because the store ends with
+/// Signs off from the job. The agent that serves the store waits for all other
+/// nodes except `lost_node` to sign off, because the store ends with it. It
+/// does not wait for nodes that are gone, nor longer than agents try to reach
 /// it.
 void leave(Rendezvous& rendezvous, int lost_node = -1);
 

@@ -15,6 +15,8 @@ struct Notice {
   bool is_fault = true;
   int lost_node = -1;  ///< node that sends no report; -1: none
   /// The exit code of the job. 0 means that it depends on how the workers end.
+  /// kExitPreempted means that a node or the network was lost, and that the job
+  /// can continue when the same command is run again.
   int exit_code = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/exit_code.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/launch/rendezvous/membership.h"
 
@@ -72,14 +73,17 @@ void PeerWatch::announce_end(const Notice& notice) {
 
 void PeerWatch::watch() {
   for (;;) {
-    std::string failure;
+    std::optional<Notice> failure;
     try {
       exchange();
+    } catch (const CutOff& error) {
+      failure =
+          Notice{.why = std::string(error.text()), .exit_code = kExitPreempted};
     } catch (const LaunchError& error) {
-      failure = error.text();
+      failure = Notice{.why = std::string(error.text())};
     }
     std::unique_lock lock(mutex_);
-    if (!failure.empty()) news_.notice = Notice{.why = failure};
+    if (failure) news_.notice = failure;
     if (news_.notice || news_.all_done) {
       const uint64_t one = 1;
       [[maybe_unused]] const auto put = ::write(event_.get(), &one, sizeof one);
@@ -152,7 +156,8 @@ void PeerWatch::check_heartbeats() {
     publish({.why = fmt::format("node {}, {}, {}", node,
                                 rendezvous_.group.nodes[node].text(), how),
              .may_restart = options_.is_elastic,
-             .lost_node = static_cast<int>(node)});
+             .lost_node = static_cast<int>(node),
+             .exit_code = kExitPreempted});
     return;
   }
 }

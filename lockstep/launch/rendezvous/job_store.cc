@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAnswerTime{5000};
-constexpr milliseconds kConnectTime{1000};
+// Time of one attempt to connect at the start. The rendezvous makes many.
+constexpr milliseconds kConnectTime{2000};
 // Interval at which get_unless() checks whether the agent that would set the
 // key is gone.
 constexpr double kGoneEveryS = 0.02;
@@ -31,10 +31,11 @@ store::ClientOptions client_options(const JobStoreOptions& options,
   result.port = address.port;
   result.who = {.role = store::Role::kAgent,
                 .run_id = options.run_id,
-                .name = options.name};
+                .name = options.name,
+                .incarnation = options.incarnation};
   result.key = options.secret.key_of(result.who);
   result.connect_time = kConnectTime;
-  result.answer_time = kAnswerTime;
+  result.answer_time = from_seconds(options.keep_alive_s);
   return result;
 }
 
@@ -43,6 +44,8 @@ std::unique_ptr<store::Server> serve(const JobStoreOptions& options,
   store::ServerOptions server;
   server.secret = options.secret;
   server.run_id = options.run_id;
+  server.reconnect_time = from_seconds(options.keep_alive_s);
+  server.end_time = std::min(server.end_time, server.reconnect_time);
   return std::make_unique<store::Server>(server, std::move(listeners));
 }
 
@@ -91,10 +94,13 @@ void JobStore::set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 template <class Act>
 auto JobStore::use(Act act) {
   const auto lost = [&](const std::string& why) {
-    return LaunchError({.code = ErrorCode::kStoreUnreachable,
-                        .what = "lost the job's store at " + endpoint_.text(),
-                        .got = why,
-                        .fix = "see the messages of the agent that serves it"});
+    return CutOff(
+        {.code = ErrorCode::kStoreUnreachable,
+         .what = "lost the job's store at " + endpoint_.text(),
+         .got = why,
+         .fix = "see the messages of the agent that serves it; --rdzv-conf "
+                "keep_alive_interval and keep_alive_max_attempt set for how "
+                "long agents try to reach it"});
   };
   if (*is_lost_) throw lost("it was lost before");
   try {

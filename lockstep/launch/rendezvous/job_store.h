@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/store/client.h"
 #include "lockstep/store/server.h"
@@ -18,15 +19,28 @@ struct JobStoreOptions {
   std::string run_id;
   store::JobSecret secret;
   std::string name;  ///< name of this agent, for people
+  /// Time for which an agent tries to reach the store, and after which a silent
+  /// agent counts as lost.
+  double keep_alive_s = 15;
+  /// Incarnation of the store to connect to. Zeros: any.
+  store::Token incarnation{};
+};
+
+/// The end of this node's part in a job: the job's store can't be reached any
+/// more or was started again, or the job continued without this node.
+class CutOff : public LaunchError {
+ public:
+  using LaunchError::LaunchError;
 };
 
 /// The key-value store of a job, for its agents: a server of store/, or a
 /// client of the one that another agent serves. Only processes that know the
 /// job's secret are served.
 ///
-/// Every call throws LaunchError if the store can't be reached any more, does
-/// not answer within 5 seconds, or refuses. Several threads may call it. A lost
-/// connection is not restored: later calls throw immediately.
+/// If the connection breaks or the store does not answer, every call tries
+/// again for keep_alive_s, and then throws CutOff. Later calls throw it
+/// immediately. Calls throw LaunchError if the store refuses the request.
+/// Several threads may call them.
 class JobStore {
  public:
   /// Serves the store on `listeners`, which come from listen_at().
@@ -67,11 +81,14 @@ class JobStore {
   /// those of earlier rounds are not.
   void begin_round(int round, int world_size);
 
+  double keep_alive_s() const { return options_.keep_alive_s; }
   const Endpoint& endpoint() const { return endpoint_; }
   /// Returns the address at which this host's workers reach the store.
   const Endpoint& address() const { return address_; }
   /// Returns this host's address as seen by the store's host.
   std::string own_host() const { return client_->own_host(); }
+  /// Returns the incarnation of the store, to which its clients belong.
+  const store::Token& incarnation() const { return client_->incarnation(); }
   /// Returns the key with which worker `rank` authenticates, in this round
   /// only.
   store::Key worker_key(int rank, int round) const;

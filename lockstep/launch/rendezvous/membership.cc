@@ -18,9 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-// A member takes its number first and describes itself a few requests later.
-// This is the limit for the time between.
-constexpr double kDescribeTimeoutS = 2;
 constexpr const char* kLatest = "latest group";
 constexpr const char* kRefused = "refused";
 
@@ -98,11 +95,12 @@ void check_refused(JobStore& store, const RunOptions& options) {
 }
 
 // Returns the node that a member published. Returns nullopt if the member is
-// gone, perhaps before it published anything.
+// gone, perhaps before it published anything: it takes its number first and
+// describes itself a few requests later.
 std::optional<Node> find_member(JobStore& store, int member) {
   if (is_gone(store, member)) return std::nullopt;
-  const auto text =
-      store.get_unless(gone_key(member), member_key(member), kDescribeTimeoutS);
+  const auto text = store.get_unless(gone_key(member), member_key(member),
+                                     store.keep_alive_s());
   if (!text) return std::nullopt;
   return node_from_json(try_parse_json(*text));
 }
@@ -284,10 +282,10 @@ Group read_group(JobStore& store, const RunOptions& options, const Node& self,
     const auto group = find_group(store, attempt, self.member);
     if (group && group->node_rank >= 0) return *group;
     if (group) {
-      throw LaunchError({.code = ErrorCode::kRendezvousFailed,
-                         .what = "the job continued without this node",
-                         .got = "node 0 heard nothing from it in time",
-                         .fix = "start its agent again to let it rejoin"});
+      throw CutOff({.code = ErrorCode::kRendezvousFailed,
+                    .what = "the job continued without this node",
+                    .got = "node 0 heard nothing from it in time",
+                    .fix = "start its agent again to let it rejoin"});
     }
     deadline.pause_or_throw(
         too_few(options, "node 0 formed no group of nodes", "none"));

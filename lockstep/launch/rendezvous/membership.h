@@ -99,9 +99,9 @@ struct Participants {
 void form_group(JobStore& store, const RunOptions& options,
                 Participants& participants, const Deadline& deadline);
 
-/// Returns the group of `attempt`, as the node `self` sees it. Throws
-/// LaunchError if `self` is not in the group, or if the group is not published
-/// in time.
+/// Returns the group of `attempt`, as the node `self` sees it. Throws CutOff if
+/// `self` is not in the group, and LaunchError if the group is not published in
+/// time.
 Group read_group(JobStore& store, const RunOptions& options, const Node& self,
                  int attempt, const Deadline& deadline);
 

@@ -1,6 +1,7 @@
 #include "lockstep/launch/rendezvous/rendezvous.h"
 
 #include <optional>
+#include <poll.h>
 #include <unistd.h>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/log.h"
 #include "lockstep/shm/fixed_text.h"
 #include "lockstep/store/secret_file.h"
 #include "lockstep/store/socket_address.h"
@@ -21,6 +23,9 @@ using nlohmann::json;
 constexpr const char* kJobKey = "lockstep/job";
 constexpr const char* kMasterKey = "master";
 constexpr double kPublishTimeoutS = 60;
+// Time for which node 0 tries to listen at its port. An agent that was started
+// before at the same address may not have ended yet.
+constexpr double kFreePortS = 5;
 
 // All keys of a job have a prefix, so that a job does not read the keys of
 // another job.
@@ -126,8 +131,10 @@ std::string nnodes(int least, int most) {
 // Joins the rendezvous for one agent.
 class Joiner {
  public:
-  Joiner(const RunOptions& options, const CheckStop& check_stop)
+  Joiner(const RunOptions& options, const CheckStop& check_stop,
+         const store::Token& incarnation)
       : options_(options),
+        incarnation_(incarnation),
         endpoint_(endpoint_of(options)),
         deadline_(options.join_timeout_s, check_stop) {
     self_.host = options.local_addr.empty() ? host_name() : options.local_addr;
@@ -140,7 +147,9 @@ class Joiner {
     check_master_port(options_);
     const JobStoreOptions options{.run_id = options_.run_id,
                                   .secret = secret_of(options_, endpoint_),
-                                  .name = self_.text()};
+                                  .name = self_.text(),
+                                  .keep_alive_s = options_.keep_alive_s,
+                                  .incarnation = incarnation_};
     JobStore store = reach_store(options);
     check_job(store);
     store.set_prefix(prefix_of(options_.run_id));
@@ -162,6 +171,7 @@ class Joiner {
 
  private:
   bool should_serve() const {
+    if (incarnation_ != store::Token{}) return false;
     if (options_.nodes == 1) return true;
     if (options_.backend == Backend::kStatic) {
       return options_.node_rank.value_or(0) == 0;
@@ -169,18 +179,45 @@ class Joiner {
     return options_.is_host.value_or(is_this_host(endpoint_.host));
   }
 
-  JobStore reach_store(const JobStoreOptions& options) {
-    if (should_serve()) {
-      auto listeners = listen_at(endpoint_, options_.interface);
-      if (!listeners.empty()) {
-        is_server_ = true;
-        return {options, endpoint_, std::move(listeners)};
+  // Waits until the master's name can be resolved. A name server learns the
+  // name of a new host only some time after its start.
+  void wait_for_name() {
+    while (store::resolve(endpoint_.host, endpoint_.port).empty()) {
+      if (!std::exchange(has_told_name_, true)) {
+        log_info("launch", fmt::format("waiting until the name '{}' can be "
+                                       "resolved",
+                                       endpoint_.host));
       }
-      const bool may_join =
-          options_.nodes > 1 && options_.backend == Backend::kC10d;
-      if (!may_join) throw_port_in_use(options_, endpoint_);
+      deadline_.pause_or_throw(
+          {.code = ErrorCode::kStoreUnreachable,
+           .what =
+               fmt::format("the name '{}' can't be resolved", endpoint_.host),
+           .expected = "the name or an address of node 0's host",
+           .fix = "check --master-addr or --rdzv-endpoint, and the name "
+                  "server"});
     }
+  }
+
+  JobStore reach_store(const JobStoreOptions& options) {
     for (;;) {
+      // An agent that is told its interface can listen without the name.
+      if (options_.interface.empty() || !should_serve()) wait_for_name();
+      if (should_serve()) {
+        auto listeners = listen_at(endpoint_, options_.interface);
+        if (!listeners.empty()) {
+          is_server_ = true;
+          return {options, endpoint_, std::move(listeners)};
+        }
+        const bool may_join =
+            options_.nodes > 1 && options_.backend == Backend::kC10d;
+        if (!may_join) {
+          if (options_.nodes == 1 || watch_.seconds() > kFreePortS) {
+            throw_port_in_use(options_, endpoint_);
+          }
+          ::poll(nullptr, 0, Deadline::kPollMs);
+          continue;
+        }
+      }
       try {
         return {options, endpoint_};
       } catch (const store::Unreachable& error) {
@@ -240,17 +277,21 @@ class Joiner {
   }
 
   const RunOptions& options_;
+  const store::Token incarnation_;
   Endpoint endpoint_;
   Node self_;
   bool is_server_ = false;
+  bool has_told_name_ = false;
+  const Stopwatch watch_;
   const Deadline deadline_;
 };
 
 }  // namespace
 
 Rendezvous join_rendezvous(const RunOptions& options,
-                           const CheckStop& check_stop) {
-  return Joiner(options, check_stop).join();
+                           const CheckStop& check_stop,
+                           const store::Token& incarnation) {
+  return Joiner(options, check_stop, incarnation).join();
 }
 
 std::string Rendezvous::gone_key(int node_rank) const {
@@ -281,7 +322,18 @@ void next_rendezvous(Rendezvous& rendezvous, const RunOptions& options,
 
 Endpoint begin_round(Rendezvous& rendezvous, const RunOptions& options,
                      int round) {
-  rendezvous.store.begin_round(round, rendezvous.group.world_size());
+  try {
+    rendezvous.store.begin_round(round, rendezvous.group.world_size());
+  } catch (const CutOff&) {
+    throw;
+  } catch (const LaunchError& error) {
+    if (!options.is_elastic()) throw;
+    // The other nodes have begun a later round.
+    throw CutOff({.code = ErrorCode::kRendezvousFailed,
+                  .what = "the job continued without this node",
+                  .got = std::string(error.text()),
+                  .fix = "start its agent again to let it rejoin"});
+  }
   if (rendezvous.group.nodes.size() == 1)
     return choose_master(rendezvous, options, round);
   if (rendezvous.group.node_rank == 0) {
@@ -310,6 +362,9 @@ void grant_store_access(const Rendezvous& rendezvous,
     shm::set_text(access.host, address.host);
     access.port = address.port;
     access.key = rendezvous.store.worker_key(rank, round).bytes();
+    access.incarnation = rendezvous.store.incarnation();
+    access.keep_alive_ms =
+        static_cast<uint32_t>(rendezvous.store.keep_alive_s() * 1000);
   }
 }
 

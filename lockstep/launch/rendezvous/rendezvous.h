@@ -35,8 +35,13 @@ struct Rendezvous {
 /// called often and may throw. Throws LaunchError if run ids, numbers of nodes
 /// or node ranks do not match (the message names both nodes), if the port is in
 /// use, and if a node does not arrive within `join_timeout_s`.
+///
+/// An agent that was cut off from its job joins it again as another member. It
+/// gives the incarnation of the job's store, and joins no other one. Throws
+/// store::Refused if the store was started again.
 Rendezvous join_rendezvous(const RunOptions& options,
-                           const CheckStop& check_stop);
+                           const CheckStop& check_stop,
+                           const store::Token& incarnation = {});
 
 /// Forms the group of the next attempt in a job whose nodes may join and leave,
 /// from the nodes with the ranks `staying` and those that have joined since.

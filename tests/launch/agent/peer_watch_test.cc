@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/exit_code.h"
 #include "lockstep/launch/agent/notice.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/launch/two_agents.h"
@@ -56,6 +57,36 @@ TEST(PeerWatch, FindsAnAgentThatIsGoneAtOnce) {
   const auto notice = next_news(left).notice.value_or(Notice());
   EXPECT_PRED2(contains, notice.why, "node " + std::to_string(other));
   EXPECT_EQ(notice.lost_node, other);
+}
+
+TEST(PeerWatch, GoesOnAfterTheNetworkResetsItsConnections) {
+  PairOverNetwork pair;
+  PeerWatch first(pair.agents[0], {.keep_alive_s = 30});
+  PeerWatch second(pair.agents[1], {.keep_alive_s = 30});
+  for (int i = 0; i < 5; ++i) {
+    pair.network->reset();
+    pollfd ready{second.fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&ready, 1, 100), 0) << "there is no news";
+  }
+  first.announce_done();
+  second.announce_done();
+  for (PeerWatch* watch : {&first, &second}) {
+    const PeerNews news = next_news(*watch);
+    EXPECT_TRUE(news.all_done);
+    EXPECT_FALSE(news.notice) << news.notice->why;
+  }
+}
+
+TEST(PeerWatch, SaysThatTheJobCanContinueWhenTheNetworkIsLost) {
+  PairOverNetwork pair;
+  PeerWatch first(pair.agents[0], {.keep_alive_s = 1});
+  PeerWatch second(pair.agents[1], {.keep_alive_s = 1});
+  pair.network.reset();
+  for (PeerWatch* watch : {&first, &second}) {
+    const auto notice = next_news(*watch).notice.value_or(Notice());
+    EXPECT_EQ(notice.exit_code, kExitPreempted) << notice.why;
+    EXPECT_FALSE(notice.may_restart);
+  }
 }
 
 }  // namespace

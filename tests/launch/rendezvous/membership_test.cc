@@ -53,7 +53,9 @@ class Membership : public testing::Test {
   const Deadline shortly_{0.3, kNeverStop};
   Endpoint endpoint_{"127.0.0.1", 0};
   std::vector<FileDescriptor> listeners_ = listen_at(endpoint_);
-  JobStore store_{{.run_id = "job", .secret = store::JobSecret::random()},
+  JobStore store_{{.run_id = "job",
+                   .secret = store::JobSecret::random(),
+                   .keep_alive_s = 1},
                   endpoint_,
                   std::move(listeners_)};
 };
