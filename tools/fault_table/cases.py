@@ -13,8 +13,9 @@ import time
 
 from fault_table import places
 from fault_table.faults import FAULTS
-from fault_table.job import (Job, digest_in, first_news, is_alive, steps_in,
-                             wait_until)
+from fault_table.forwarder import TO_CLIENT, TO_SERVER, Forwarder
+from fault_table.job import (Job, digest_in, first_news, is_alive,
+                             reset_connections, steps_in, wait_until)
 from fault_table.outcome import Outcome
 
 STEPS = 16
@@ -24,17 +25,16 @@ DEADLINE_S = 120
 MOST_COMMANDS = 3
 RANK_TIMEOUT_S = 5
 HANG_TIMEOUT_S = 2
-KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
 def training(program, out_dir, *more):
     """Returns the command of the run that all cases disturb."""
+    timeout = () if "--timeout" in more else ("--timeout", str(RANK_TIMEOUT_S))
     return [str(program), "train", "--strategy", "ddp", "--model", "mlp",
             "--data", "synthetic", "--shards", "2", "--intra-op-threads", "1",
             "--batch-size", "8", "--max-steps", str(STEPS), "--log-every", "1",
             "--checkpoint-every", str(CHECKPOINT_EVERY), "--keep", "2",
-            "--timeout", str(RANK_TIMEOUT_S), "--resume", "auto",
-            "--out-dir", str(out_dir), *more]
+            "--resume", "auto", "--out-dir", str(out_dir), *timeout, *more]
 
 
 def free_port():
@@ -65,6 +65,7 @@ class Case:
         self.run_folder.mkdir()
         self.deadline = time.monotonic() + DEADLINE_S
         self.place = None
+        self.forwarder = None
         self.lines = []
         self.port = free_port()
         self.gone_at = None
@@ -98,15 +99,27 @@ class Case:
             if self.place:
                 words = [*self.place.prefix(), *words]
             return [Job(words, self.environment())]
+        return [self.start_node(node) for node in (0, 1)]
+
+    def start_node(self, node):
+        """Starts one of two agents, each with one rank."""
+        prefix = self.place.hosts[node].prefix() if self.place else []
         address = places.ADDRESS if self.place else "127.0.0.1"
-        prefixes = ([host.prefix() for host in self.place.hosts]
-                    if self.place else [[], []])
-        return [Job([*prefixes[node], *run, "--nnodes", "2", "--node-rank",
-                     str(node), "--nproc-per-node", "1", "--master-addr",
-                     address, "--master-port", str(self.port), "--rdzv-conf",
-                     KEEP_ALIVE, "--pin-cores", "off", "--secret-file",
-                     self.secret_file(), *train],
-                    self.environment()) for node in (0, 1)]
+        port = (self.forwarder.port if self.forwarder and node == 1
+                else self.port)
+        conf = self.fault.conf
+        meeting = ["--master-addr", address, "--master-port", str(port)]
+        if self.fault.rendezvous == "c10d":
+            conf += ",is_host=" + ("true" if node == 0 else "false")
+            meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint",
+                       f"{address}:{port}", "--rdzv-id", "faults"]
+        return Job([*prefix, str(self.lockstep), "run", "--max-restarts", "3",
+                    "--nnodes", "2", "--node-rank", str(node),
+                    "--nproc-per-node", "1", *meeting, "--rdzv-conf", conf,
+                    "--pin-cores", "off", "--secret-file", self.secret_file(),
+                    "--", *training(self.faulty, self.run_folder,
+                                    *self.fault.options)],
+                   self.environment())
 
     def secret_file(self):
         """Returns the job's secret file, which only this user can read."""
@@ -120,8 +133,11 @@ class Case:
     def run(self):
         """Runs the case to its end. Returns the outcome, without the digest."""
         try:
-            if self.name == "cut link":
+            if self.fault.two_nodes and self.fault.needs_root:
                 self.place = places.TwoHosts()
+            elif self.fault.delay_s is not None:
+                self.forwarder = Forwarder(("127.0.0.1", self.port),
+                                           self.fault.delay_s)
             elif self.name == "full disk":
                 self.place = places.SmallDisk(self.run_folder, 300)
             for _ in range(MOST_COMMANDS):
@@ -130,6 +146,8 @@ class Case:
         finally:
             if self.place:
                 self.place.close()
+            if self.forwarder:
+                self.forwarder.close()
         return self.measure()
 
     def run_once(self):
@@ -148,7 +166,8 @@ class Case:
         self.lines += sorted(line for job in jobs for line in job.lines)
         if None in codes:
             self.outcome.problem = "hangs"
-        return None in codes or all(code == 0 for code in codes)
+        nodes = 2 if self.fault.two_nodes else 1
+        return None in codes or all(code == 0 for code in codes[-nodes:])
 
     def has_fired(self):
         return wait_until(lambda: self.fired_at() is not None, self.deadline)
@@ -189,7 +208,15 @@ class Case:
             # Checkpoints are written in the background, and one must stay
             # complete.
             wait_until(lambda: len(self.checkpoints()) >= 2, self.deadline)
-        if self.name == "full disk":
+        if self.fault.node_1_after_s is not None:
+            self.restart_nodes(jobs)
+        elif self.fault.lasts_s:
+            self.disturb_network(jobs)
+        elif self.forwarder:
+            self.forwarder.reset()
+        elif self.name == "ranks' link reset":
+            reset_connections(jobs[0].workers()[0], jobs[1].workers()[1])
+        elif self.name == "full disk":
             self.place.fill()
         elif self.name == "cut link":
             self.place.set_link("down")
@@ -221,6 +248,39 @@ class Case:
             self.place.set_link("up")
         elif self.name == "torn checkpoint":
             self.tear()
+
+    def restart_nodes(self, jobs):
+        """Kills the agent of node 0, and starts both at their addresses."""
+        jobs[0].process.kill()
+        jobs[0].process.wait()
+        self.gone_at = time.monotonic()
+        (self.folder / "done").touch()
+        self.outcome.commands += 1
+        jobs.append(self.start_node(0))
+        time.sleep(self.fault.node_1_after_s)
+        jobs.append(self.start_node(1))
+
+    def disturb_network(self, jobs):
+        """Breaks the network for a time, while the ranks go on."""
+        fault = self.fault
+        if self.forwarder:
+            directions = (TO_CLIENT, TO_SERVER)
+            self.forwarder.hold(*(directions[node] for node in fault.silent))
+        elif self.place:
+            self.place.lose_packets(*fault.silent)
+        else:
+            jobs[0].process.send_signal(signal.SIGSTOP)
+        ends_at = time.monotonic() + fault.lasts_s
+        if self.name.startswith("kill -9"):
+            os.kill(jobs[1].workers()[1], signal.SIGKILL)
+        (self.folder / "done").touch()
+        time.sleep(max(0, ends_at - time.monotonic()))
+        if self.forwarder:
+            self.forwarder.release()
+        elif self.place:
+            self.place.lose_packets()
+        else:
+            jobs[0].process.send_signal(signal.SIGCONT)
 
     def checkpoints(self):
         return sorted(self.run_folder.glob("step-*"))

@@ -1,5 +1,6 @@
 """A running command, with the time of each line that it writes."""
 
+import ctypes
 import os
 import pathlib
 import re
@@ -35,6 +36,52 @@ def is_alive(pid):
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "XZ"
+
+
+def connections_of(pid):
+    """Returns the TCP connections of a process: the pair of ports of each, and
+    its descriptor.
+    """
+    ports = {}
+    for name in ("tcp", "tcp6"):
+        table = pathlib.Path(f"/proc/{pid}/net/{name}").read_text()
+        for line in table.splitlines()[1:]:
+            words = line.split()
+            if words[3] == "01":  # established
+                ports[words[9]] = tuple(int(end.rpartition(":")[2], 16)
+                                        for end in words[1:3])
+    found = {}
+    for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(path)
+        except OSError:
+            continue
+        inode = re.fullmatch(r"socket:\[(\d+)\]", target)
+        if inode and inode[1] in ports:
+            found[ports[inode[1]]] = int(path.name)
+    return found
+
+
+def reset_connections(pid, other):
+    """Resets the TCP connections between two processes."""
+    pidfd_getfd = 438
+    libc = ctypes.CDLL(None, use_errno=True)
+    others = connections_of(other)
+    process = os.pidfd_open(pid)
+    count = 0
+    for (local, remote), number in connections_of(pid).items():
+        if (remote, local) not in others:
+            continue
+        connection = libc.syscall(pidfd_getfd, process, number, 0)
+        if connection < 0:
+            raise OSError(ctypes.get_errno(), "can't get a socket")
+        # To connect to no address is to abort.
+        libc.connect(connection, bytes(16), 16)
+        os.close(connection)
+        count += 1
+    os.close(process)
+    if not count:
+        raise OSError(f"no connections between {pid} and {other}")
 
 
 def wait_until(is_done, deadline):

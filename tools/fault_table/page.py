@@ -7,6 +7,7 @@ import subprocess
 import textwrap
 
 from fault_table import cases, random_kills
+from fault_table.faults import FAULTS
 
 HEAD = """\
 # Faults
@@ -83,9 +84,24 @@ NOTES = {
     "rendezvous host killed": "kill -9 of the agent of node 0. There are two "
                               "nodes with one rank each. It is detected when "
                               "all workers of node 0 are gone. The other agent "
-                              "then ends with 1.",
+                              "ends with 75 when it has not reached the store for "
+                              f"3 s (`--rdzv-conf {FAULTS['cut link'].conf}`).",
+    **{f"node 0 restarted, node 1 2 s later, {backend}":
+       f"kill -9 of the agent of node 0, which is started again at once. The "
+       "agent of node 1 ends by itself with 75, and a new one is started at "
+       "the given time. They find each other "
+       + ("by `--rdzv-backend c10d`." if backend == "c10d" else
+          "at `--master-addr`.") for backend in ("static", "c10d")},
+    "agents' link silent for 10 s, static":
+        "A forwarder between the agent of node 1 and the store carries nothing "
+        "for that time. Agents survive 15 s, or more if it is asked for.",
+    "agents' link slow, static": "The forwarder delays everything by 0.2 s in "
+                                 "each direction.",
+    "ranks' link reset": "Over tcp. Both ranks lose each other, and meet again.",
+    "no packets for 10 s": "Two hosts, whose packets are lost for that time, "
+                           "also those of the ranks. No process knows.",
     "cut link": "Two hosts (network namespaces) with TCP between them. The "
-                f"agents have `--rdzv-conf {cases.KEEP_ALIVE}` and no "
+                f"agents have `--rdzv-conf {FAULTS['cut link'].conf}` and no "
                 "`--hang-timeout`. The link is restored when both agents have "
                 "ended.",
     "full disk": "There is no space for one checkpoint, and the run continues. "

@@ -84,6 +84,19 @@ class TwoHosts:
         for host in self.hosts:
             host.run("ip", "link", "set", "wire", state)
 
+    def lose_packets(self, *senders):
+        """Loses the packets that these hosts send: they go to a machine that
+        does not exist. Without arguments, no packets are lost.
+        """
+        for number, host in enumerate(self.hosts):
+            other = f"10.213.0.{2 - number}"
+            if number in senders:
+                host.run("ip", "neigh", "replace", other, "lladdr",
+                         "02:00:00:00:00:99", "dev", "wire", "nud", "permanent")
+            else:
+                host.run("ip", "neigh", "flush", "dev", "wire", "nud",
+                         "permanent")
+
     def close(self):
         for host in self.hosts:
             host.close()

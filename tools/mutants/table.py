@@ -422,9 +422,19 @@ mutant("store", "former_round_is_admitted",
        "a worker of the attempt before joins the new one")
 mutant("store", "keys_of_the_former_round_stay",
        "store/store_service.cc",
-       "  workers_.clear();",
-       "  if (!MUTANT) workers_.clear();",
+       "  workers_.table.clear();",
+       "  if (!MUTANT) workers_.table.clear();",
        "a worker reads what was set in the attempt before")
+mutant("store", "repeated_change_is_made_twice",
+       "store/store_service.cc",
+       "found->second.id != request.id) {",
+       "found->second.id != request.id || MUTANT) {",
+       "a request whose answer was lost counts twice")
+mutant("store", "former_incarnation_is_admitted",
+       "store/store_service.cc",
+       "who.incarnation != incarnation_) {",
+       "who.incarnation != incarnation_ && !MUTANT) {",
+       "an agent of the job before takes part in a job that was started again")
 mutant("store", "length_of_a_message_is_not_limited",
        "store/wire.cc",
        "  if (size > most_) {",
@@ -454,6 +464,13 @@ mutant("agent", "heartbeats_are_not_missed",
        "} else if (!MUTANT &&\n"
        "               heartbeat.since.seconds() > options_.keep_alive_s) {",
        "a node whose network has failed is not noticed")
+mutant("agent", "lost_network_is_a_failure",
+       "launch/agent/peer_watch.cc",
+       ".lost_node = static_cast<int>(node),\n"
+       "             .exit_code = kExitPreempted});",
+       ".lost_node = static_cast<int>(node),\n"
+       "             .exit_code = MUTANT ? 0 : kExitPreempted});",
+       "a scheduler does not repeat a job that lost its network")
 mutant("agent", "root_cause_is_the_latest_failure",
        "launch/failure/failure.cc",
        "if (a.time_s != b.time_s) return a.time_s < b.time_s;",
