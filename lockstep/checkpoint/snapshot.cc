@@ -25,6 +25,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int kAttemptBits = 20;  // of a stamp; the others are 1 + the step
+
 using torch::Tensor;
 
 constexpr size_t kAlignment = 64;
@@ -375,7 +377,6 @@ void SnapshotWriter::save(const CheckpointContent& content) {
     std::memcpy(slot.data(), &header, sizeof header);
   }
   // Repeated steps belong to another attempt.
-  constexpr int kAttemptBits = 20;
   const auto attempt =
       static_cast<uint64_t>(block.slot(block.own_slot()).assignment.attempt);
   memory_->end((static_cast<uint64_t>(content.info.step) + 1) << kAttemptBits |
@@ -383,6 +384,15 @@ void SnapshotWriter::save(const CheckpointContent& content) {
   ++costs_.taken;
   costs_.seconds += watch.seconds();
   costs_.bytes = static_cast<int64_t>(layout_->bytes);
+}
+
+void SnapshotWriter::discard(int64_t step) {
+  if (!memory_) return;
+  for (const auto& saved : memory_->complete()) {
+    if (saved.stamp >> kAttemptBits == static_cast<uint64_t>(step) + 1) {
+      memory_->discard(saved);
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -58,6 +58,10 @@ class SnapshotWriter {
   /// Saves the same content on all ranks. The first call, and one with other
   /// tensors than before, are collective among the workers of a node.
   void save(const CheckpointContent& content);
+  /// Discards the snapshot after `step` steps, if there is one: a bit had
+  /// perhaps changed before it was taken. Any worker of the node calls this,
+  /// while no worker is in save().
+  void discard(int64_t step);
   const SnapshotCosts& costs() const { return costs_; }
 
  private:

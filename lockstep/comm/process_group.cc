@@ -46,6 +46,10 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
   return impl_->transport->timeout();
 }
 
+uint64_t ProcessGroup::sequence_number() const {
+  return impl_->transport->sequence_number();
+}
+
 const std::shared_ptr<Transport>& ProcessGroup::transport() const {
   return impl_->transport;
 }

@@ -79,6 +79,9 @@ class ProcessGroup {
   const c10::intrusive_ptr<c10d::Store>& store() const;
   /// The limit of each wait. 0 in a group of one rank.
   std::chrono::milliseconds timeout() const;
+  /// Returns the number of collectives that this rank has called. 0 in a group
+  /// of one rank, and over a backend that does not count them.
+  uint64_t sequence_number() const;
 
   /// Reduces in place, along a tree or in the backend's order
   /// (sums_along_tree()). train_step() sums along the tree over any backend.

@@ -37,7 +37,7 @@ class SnapshotMemory {
   /// Returns the complete snapshots, that with the largest stamp first.
   std::vector<Saved> complete() const;
   /// Makes a snapshot incomplete, because its bytes are damaged. Otherwise
-  /// begin() would keep it and return the slot of an older one. One worker of
+  /// begin() would keep it and return the slot of an older one. Any worker of
   /// the node calls this, while no worker is between begin() and end().
   void discard(const Saved& saved);
 

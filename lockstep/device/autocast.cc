@@ -105,14 +105,20 @@ void drop_cast_weights() { at::autocast::clear_cache(); }
 void CastWatch::follow(const std::vector<at::Tensor>& weights) {
   if (!has_autocast()) return seen_.reset();
   Fnv1a hash;
+  bool is_hidden = false;
   for (const at::Tensor& weight : weights) {
+    if (weight.layout() != at::kStrided) continue;
     const bool has_version = !weight.is_inference();
     hash.add_unit(has_version ? static_cast<uint64_t>(weight._version()) : 0);
     hash.add_unit(reinterpret_cast<uintptr_t>(weight.const_data_ptr()));
     // torch::optim::SGD writes without a new version.
-    if (weight.is_cpu()) hash.add_unit(sample_of(weight));
+    if (weight.is_cpu() && weight.is_non_overlapping_and_dense()) {
+      hash.add_unit(sample_of(weight));
+    } else if (at::GradMode::is_enabled()) {
+      is_hidden = true;
+    }
   }
-  if (seen_ && *seen_ != hash.value()) drop_cast_weights();
+  if (is_hidden || (seen_ && *seen_ != hash.value())) drop_cast_weights();
   seen_ = hash.value();
 }
 

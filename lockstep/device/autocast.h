@@ -70,8 +70,9 @@ void drop_cast_weights();
 class CastWatch {
  public:
   /// Drops the copies of weights if one of `weights` was written to or moved
-  /// since the last call. Does nothing without autocast. Call it before a
-  /// forward.
+  /// since the last call. Reading weights on an accelerator would take too
+  /// long, so each call with grad mode drops their copies. Does nothing without
+  /// autocast. Call it before a forward.
   void follow(const std::vector<at::Tensor>& weights);
 
  private:

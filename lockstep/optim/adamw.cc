@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
@@ -25,9 +27,12 @@ class AdamW final : public Optimizer {
 
   std::string options_text() const override {
     const auto [beta1, beta2] = options_.betas();
-    return fmt::format("AdamW: lr {}, betas {}, {}, eps {}, weight_decay {}",
-                       lr(), beta1, beta2, options_.eps(),
-                       options_.weight_decay());
+    const auto decayed =
+        std::count_if(weight_decays_.begin(), weight_decays_.end(),
+                      [](double decay) { return decay != 0; });
+    return fmt::format(
+        "AdamW: lr {}, betas {}, {}, eps {}, weight_decay {} of {} parameters",
+        lr(), beta1, beta2, options_.eps(), options_.weight_decay(), decayed);
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "lockstep/optim/optimizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -187,7 +188,12 @@ void Optimizer::check_memory(const void* owner, bool all) {
   const bool is_on = owner != nullptr && parameters_.front().is_cpu();
   if (!is_on || owner != owner_) memory_.stop();
   owner_ = owner;
-  if (is_on && !memory_.is_on()) memory_.start(blocks().size(), all);
+  if (!is_on || memory_.is_on()) return;
+  memory_.start(blocks().size(), all);
+  watches_parameters_.clear();
+  for (const Tensor& parameter : parameters_) {
+    watches_parameters_.push_back(is_shared_tensor(parameter));
+  }
 }
 
 std::optional<size_t> Optimizer::changed_parameter() const {
@@ -205,13 +211,40 @@ int64_t Optimizer::version_of(size_t p) const {
 }
 
 void Optimizer::note_loaded(const Slot& slot, size_t p, const Tensor& state) {
-  if (reserved_number(slot.tensor(p))) return;
+  if (!is_shared_tensor(slot.tensor(p))) return;
   Fnv1a hash;
-  hash.add_unit(loaded_);
-  hash.add_unit(p);
-  hash.add(slot.name());
   hash.add(checksum_of(state));
-  loaded_ = hash.value();
+  loaded_[{slot.name(), p}] = hash.value();
+}
+
+std::string Optimizer::options_text() const {
+  return fmt::format("lr {}", lr_);
+}
+
+std::string Optimizer::steps_text() const {
+  if (step_counts_.empty() || !step_counts_.front().is_cpu()) return "";
+  Fnv1a hash;
+  std::vector<float> counts;
+  for (const Tensor& count : step_counts_) {
+    counts.push_back(*count.const_data_ptr<float>());
+    hash.add_unit(std::bit_cast<uint32_t>(counts.back()));
+  }
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+  return *least == *most ? fmt::format(", {} steps", *least)
+                         : fmt::format(", {} to {} steps ({:x})", *least, *most,
+                                       hash.value());
+}
+
+std::string Optimizer::common_text() const {
+  std::string text = options_text() + steps_text();
+  if (loaded_.empty()) return text;
+  Fnv1a hash;
+  for (const auto& [place, loaded] : loaded_) {
+    hash.add(place.first);
+    hash.add_unit(place.second);
+    hash.add_unit(loaded);
+  }
+  return text + fmt::format(", loaded state {:x}", hash.value());
 }
 
 void Optimizer::follow_writes() {
@@ -231,7 +264,7 @@ MemoryWatch::Print Optimizer::print_of_block(size_t block) const {
     print.sum = print.sum * 31 + sum_of_words(tensor);
     print.sample = print.sample * 31 + sample_of(tensor);
   };
-  add(parameter_views_[block]);
+  if (watches_parameters_[parameter_of(block)]) add(parameter_views_[block]);
   for (const Slot& slot : slots_) add(slot.view(block));
   return print;
 }
@@ -267,15 +300,11 @@ int64_t Optimizer::state_bytes() const {
 void Optimizer::for_each_state(
     const std::function<void(const std::string& name, size_t p,
                              const Tensor& state)>& visit) const {
-  static const std::string kStep = "step";
   for (const Slot& slot : slots_) {
     if (!slot.is_allocated()) continue;
     for (size_t p = 0; p < parameters_.size(); ++p) {
       if (slot.tensor(p).defined()) visit(slot.name(), p, slot.tensor(p));
     }
-  }
-  for (size_t p = 0; p < step_counts_.size(); ++p) {
-    visit(kStep, p, step_counts_[p]);
   }
 }
 
@@ -310,6 +339,7 @@ void Optimizer::load_state_dict(const std::map<std::string, Tensor>& state) {
     }
   }
   memory_.stop();
+  changed_ = 0;
   torch::NoGradGuard no_grad;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     for (Slot& slot : slots_) {
@@ -401,6 +431,7 @@ void Optimizer::check_layout(size_t p) const {
 
 void Optimizer::begin_step(const std::vector<bool>& has_gradient) {
   bool moved = false;
+  changed_ = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     check_layout(i);
     moved = moved || parameters_[i].const_data_ptr() != data_[i];

@@ -86,9 +86,10 @@ class Optimizer {
   bool has_own_state() const { return has_own_state_; }
   /// Returns whether some of the state is in memory that ranks share.
   bool has_shared_state() const { return has_shared_state_; }
-  /// Makes update() check that the memory of a block, its parameter and its
-  /// state, is as the last update left it (MemoryWatch). For blocks that only
-  /// this rank updates, so that no other rank has a copy to compare with.
+  /// Makes update() check that the memory of a block, its state and, if ranks
+  /// share it, its parameter, is as the last update left it (MemoryWatch). For
+  /// blocks that only this rank updates, so that no other rank has a copy to
+  /// compare with.
   /// `owner` decides which blocks those are; null: no checks. Writes that
   /// increment a tensor's version are allowed. Works on the CPU. `all`: all
   /// blocks in each step, and not in turns.
@@ -97,13 +98,13 @@ class Optimizer {
   /// changed.
   std::optional<size_t> changed_parameter() const;
 
-  /// Returns what must be equal on all ranks besides parameters and state: a
-  /// line with the options of each group.
-  virtual std::string options_text() const = 0;
-  /// Returns a hash of all state that the program has loaded into this
-  /// optimizer. It must be equal on all ranks. Ranks that share the memory of
-  /// the state would otherwise mix what each of them has loaded.
-  uint64_t loaded() const { return loaded_; }
+  /// Returns a line with the options of each group.
+  virtual std::string options_text() const;
+  /// Returns what must be equal on all ranks besides parameters and state: the
+  /// options, the step counts, and a hash of the state that was last loaded
+  /// into memory that ranks share. They would otherwise mix what each of them
+  /// has loaded. Leaves out step counts on an accelerator.
+  std::string common_text() const;
   /// Calls `visit` with the name of a slot, the index of a parameter and its
   /// state, for all state that is allocated in one piece.
   void for_each_state(
@@ -147,8 +148,8 @@ class Optimizer {
       const std::map<std::string, torch::Tensor>& state, const std::string& key,
       at::IntArrayRef sizes, at::ScalarType type);
   virtual void count_step(const std::vector<bool>&) {}
-  /// Adds to loaded() the `state` of parameter `p`, which may be undefined.
-  /// Leaves out a slot of which each rank has a part.
+  /// Notes that `state`, which may be undefined, is loaded for parameter `p`,
+  /// if ranks share the memory of that.
   void note_loaded(const Slot& slot, size_t p, const torch::Tensor& state);
 
   std::vector<torch::Tensor> parameters_;
@@ -168,6 +169,7 @@ class Optimizer {
   void follow_writes();
   /// Returns the number of writes to a parameter and its state.
   int64_t version_of(size_t p) const;
+  std::string steps_text() const;
   MemoryWatch::Print print_of_block(size_t block) const;
   torch::Tensor whole_state(const Slot& slot, size_t p) const;
   /// Makes scratch_ and step_copies_.
@@ -196,12 +198,14 @@ class Optimizer {
   std::vector<Layout> layouts_;    // of the parameters and of their state
   bool has_shared_state_ = false;
   bool has_own_state_ = false;
-  uint64_t loaded_ = 0;
+  /// Hashes of the state that was last loaded, by slot and parameter.
+  std::map<std::pair<std::string, size_t>, uint64_t> loaded_;
   // For check_memory().
   const void* owner_ = nullptr;
   MemoryWatch memory_;
-  std::vector<int64_t> versions_;    // by parameter
-  std::atomic<size_t> changed_ = 0;  // 1 + parameter; 0: none
+  std::vector<int64_t> versions_;         // by parameter
+  std::vector<bool> watches_parameters_;  // by parameter
+  std::atomic<size_t> changed_ = 0;       // 1 + parameter; 0: none
 };
 
 /// Returns each of `parameters` once, in the order of its first occurrence, as

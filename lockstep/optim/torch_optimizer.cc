@@ -90,13 +90,14 @@ class TorchSgd final : public TorchOptimizer {
   // A parameter without momentum makes its first step.
   std::string options_text() const override {
     std::string text;
+    const std::vector<int64_t> buffers = count_buffers();
     for (size_t g = 0; g < steps_of_group_.size(); ++g) {
       const SgdStep& step = steps_of_group_[g];
       text += fmt::format(
           "group {}: SGD, lr {}, momentum {}, dampening {}, weight_decay {}, "
           "nesterov {}, {} of its parameters had a step with momentum\n",
           g, step.lr, step.momentum, step.dampening, step.weight_decay,
-          step.nesterov, count_buffers(g));
+          step.nesterov, buffers[g]);
     }
     return text;
   }
@@ -124,14 +125,16 @@ class TorchSgd final : public TorchOptimizer {
  private:
   using State = torch::optim::SGDParamState;
 
-  int64_t count_buffers(size_t group) const {
-    int64_t count = 0;
+  /// Returns the number of parameters with a momentum buffer, by group.
+  std::vector<int64_t> count_buffers() const {
+    std::vector<int64_t> counts(steps_of_group_.size());
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const auto* const state = find_state<State>(p);
-      count += group_of(p) == group && state != nullptr &&
-               state->momentum_buffer().defined();
+      if (state != nullptr && state->momentum_buffer().defined()) {
+        ++counts[group_of(p)];
+      }
     }
-    return count;
+    return counts;
   }
 
   // Returns whether each parameter has a momentum buffer. With dampening, a

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
+#include "lockstep/device/autocast.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/optim/torch_optimizer.h"
@@ -77,6 +78,7 @@ DataParallelOptions step_options(
       .intra_op_threads(options.intra_op_threads())
       .seed(options.seed())
       .verify_first_step(options.verify_first_step())
+      .verify_ranks(options.verify_ranks())
       .verify_memory(options.verify_memory());
 }
 
@@ -129,7 +131,7 @@ Engine::Engine(ModuleSource module, std::vector<Device> devices,
       ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
       local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
   make_deterministic(devices_);
-  weights_ = group().parameters();
+  group();
   if (world_.size() > 1) follow_layout();
 }
 
@@ -188,7 +190,6 @@ ddp::Reducer& Engine::reducer() {
 // Loops written by the user.
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
-  cast_watch_.follow(weights_);
   if (exchange_) {
     group().follow_module();
     exchange_->load_buffers();
@@ -198,13 +199,16 @@ IValue Engine::forward(const std::vector<IValue>& inputs) {
     const LocalGradients::StepScope scope(*local_gradients_);
     return parallel_forward(group_, inputs);
   };
-  if (world_.size() == 1 || !torch::GradMode::is_enabled()) return run();
-  return watch(inputs, run);
+  if (world_.size() > 1 && torch::GradMode::is_enabled()) {
+    return watch(inputs, run);
+  }
+  follow_casts();
+  return run();
 }
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
                      const std::function<IValue()>& forward) {
-  cast_watch_.follow(weights_);
+  follow_casts();
   if (!torch::GradMode::is_enabled()) return run_module(forward);
   const int64_t samples = samples_of(inputs, ddp_options_.dim());
   // If the ranks still shared the parameters, each rank would update them.
@@ -219,6 +223,11 @@ IValue Engine::watch(const std::vector<IValue>& inputs,
   return map_tensors(output, [&](const Tensor& tensor) {
     return reducer.watch(tensor, samples);
   });
+}
+
+void Engine::follow_casts() {
+  if (has_autocast() && group_) group_->follow_module();
+  cast_watch_.follow(group_ ? group_->parameters() : weights_);
 }
 
 IValue Engine::run_module(const std::function<IValue()>& forward) const {
@@ -460,6 +469,7 @@ std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
                                       const ShardVisit& visit) {
   if (exchange_) group().follow_module();
   load_buffers();
+  follow_casts();
   const auto options = TrainStepOptions().total_samples(batch);
   return TrainStep(group(), nullptr, options).evaluate(inputs, target, visit);
 }
@@ -490,7 +500,6 @@ void Engine::set_comm_hook(const CommHook& hook) {
 
 void Engine::rebuild() {
   group().rebuild();
-  weights_ = group().parameters();
   if (!module_parameters_.empty()) note_parameters(group_->original());
 }
 

@@ -135,6 +135,8 @@ class Engine {
   void check_parameters_are_known() const;
   /// Records the parameters for run_module() and cast_watch_.
   void note_parameters(const ModuleHandle& module);
+  /// Drops casts of weights that have changed. Called before a forward.
+  void follow_casts();
   /// Returns whether gradients stay on this rank.
   bool is_local() const { return !is_synced_ && world_.size() > 1; }
   /// Returns whether each rank keeps only its own part of the optimizer's
@@ -179,7 +181,7 @@ class Engine {
   std::vector<torch::Tensor> layout_;
   int64_t exchange_build_ = 0;  // group_->build() when exchange_ was made
   std::shared_ptr<ddp::Reducer> reducer_;
-  std::vector<torch::Tensor> weights_;  // all parameters, for cast_watch_
+  std::vector<torch::Tensor> weights_;  // all parameters, without group_
   CastWatch cast_watch_;
   bool has_watched_ = false;  // whether watch() has run a forward
   // The module's parameters and their names, for run_module().

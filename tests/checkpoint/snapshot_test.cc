@@ -146,6 +146,19 @@ TEST(Snapshot, HasStateThatAppearsLater) {
   }
 }
 
+TEST(Snapshot, IsDiscardedOnlyOfTheStepThatIsNamed) {
+  Node node;
+  node.save(1);
+  node.save(2);
+  node.writers[0]->discard(3);
+  EXPECT_EQ(node.newest(), 2);
+  node.writers[0]->discard(2);
+  node.writers[1]->discard(2);
+  EXPECT_EQ(node.newest(), 1);
+  node.save(2);
+  EXPECT_EQ(node.newest(), 2);
+}
+
 TEST(Snapshot, NamesATensorThatChangedAndUsesTheOneBefore) {
   Node node;
   node.save(1);

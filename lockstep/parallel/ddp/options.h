@@ -72,6 +72,8 @@ struct DistributedDataParallelOptions {
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
   /// Same as DataParallelOptions::verify_first_step.
   TORCH_ARG(bool, verify_first_step) = true;
+  /// Same as DataParallelOptions::verify_ranks, also for backward().
+  TORCH_ARG(bool, verify_ranks) = true;
   /// Same as DataParallelOptions::verify_memory.
   TORCH_ARG(bool, verify_memory) = false;
 };

@@ -260,7 +260,7 @@ std::optional<std::vector<size_t>> Reducer::check_unused() {
 void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   const auto unused = check_unused();
   if (!unused) {
-    if (is_frozen()) share_buffers_after(task);
+    share_buffers_after(task);
     return;
   }
   const bool is_static = options_.static_graph();
@@ -378,20 +378,23 @@ void Reducer::prepare_earlier_gradients() {
   pass_->kept = local_->take_sums(parameters_);
 }
 
-bool Reducer::is_frozen() const {
-  return std::none_of(
-      parameters_.begin(), parameters_.end(),
-      [](const Tensor& parameter) { return parameter.requires_grad(); });
+bool Reducer::trains_buffers_only() const {
+  const std::vector<bool> modes = module_.modes();
+  return std::find(modes.begin(), modes.end(), true) != modes.end() &&
+         std::none_of(
+             parameters_.begin(), parameters_.end(),
+             [](const Tensor& parameter) { return parameter.requires_grad(); });
 }
 
 void Reducer::share_buffers_after(int task) {
-  if (!options_.broadcast_buffers() || packed_buffers_.empty()) return;
-  if (world_.size() == 1 || rounds_.is_joining() || buffers_task_ == task) {
-    return;
-  }
+  const bool shares = options_.broadcast_buffers() &&
+                      !packed_buffers_.empty() && world_.size() > 1 &&
+                      !rounds_.is_joining() && trains_buffers_only();
+  if (!shares || buffers_task_ == task) return;
   buffers_task_ = task;
   GradientHooks::at_end_of_backward(
-      [self = shared_from_this()] { self->share_buffers(); }, [] {});
+      [self = shared_from_this()] { self->share_buffers(); },
+      [self = shared_from_this()] { self->give_up_backward(); });
 }
 
 void Reducer::share_buffers() {
@@ -424,15 +427,16 @@ void Reducer::compare_ranks() {
   const int64_t fingerprint = changes_.fingerprint();
   // Within join(), ranks without inputs don't update their parameters.
   if (world_.size() == 1 || rounds_.is_joining()) return;
-  common_state_.begin("");
+  if (!options_.verify_ranks()) return;
+  CommonState::Contents& state = pass_->state;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    common_state_.add("", p, parameters_[p]);
+    state.add("", p, parameters_[p]);
   }
   for (size_t i = 0; i < trained_.frozen.size(); ++i) {
-    common_state_.add("", parameters_.size() + i, trained_.frozen[i].second);
+    state.add("", parameters_.size() + i, trained_.frozen[i].second);
   }
   const torch::NoGradGuard no_grad;
-  const Tensor values = common_state_.next_values().to(trained_.device);
+  const Tensor values = common_state_.next_values(state).to(trained_.device);
   pass_->comparison = comparison_of(torch::stack(
       {torch::scalar_tensor(fingerprint, values.options()), values}));
   sync_->buckets().submit("comparison of the ranks", -1,
@@ -537,7 +541,7 @@ void Reducer::check_complete() {
 void Reducer::check_same_parameters() {
   const Tensor& comparison = pass_->comparison;
   if (comparison.defined() && !are_same(comparison)) {
-    common_state_.explain(world_);
+    common_state_.explain(pass_->state, world_);
   }
 }
 
@@ -580,6 +584,10 @@ void Reducer::abandon() noexcept {
   if (!pass_) return;
   pass_.reset();
   sync_->abandon(GradientSync::Peers::kStop);
+  give_up_backward();
+}
+
+void Reducer::give_up_backward() noexcept {
   if (!failure_.empty()) return;
   failure_ = fmt::format("the backward of rank {} ended with an exception",
                          world_.rank());

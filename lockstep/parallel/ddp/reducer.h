@@ -97,6 +97,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     /// rank's changes to its parameters and of the next part of their values.
     /// After the exchange, the maximum over all ranks.
     torch::Tensor comparison;
+    CommonState::Contents state;  // that is compared
   };
 
   Reducer(const ProcessGroup& world, ModuleHandle module,
@@ -133,10 +134,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// .grad.
   void prepare_earlier_gradients();
 
-  /// Returns whether all parameters are frozen now.
-  bool is_frozen() const;
+  /// Returns whether all parameters are frozen now, and a part of the module is
+  /// in training mode.
+  bool trains_buffers_only() const;
   /// Gives every rank the buffers of rank 0 at the end of backward `task`,
-  /// which is not a pass, because all parameters are frozen. The forward of a
+  /// which is not a pass, if trains_buffers_only(). The forward of a
   /// discriminator that a generator trains with changes them.
   void share_buffers_after(int task);
   void share_buffers();
@@ -158,6 +160,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void write_back();
   /// Cleans up after a backward that threw.
   void abandon() noexcept;
+  /// Makes the other ranks stop, because a backward of this one threw.
+  void give_up_backward() noexcept;
   /// Makes the pass of a rank without inputs, in join().
   void shadow(const Round& round);
 

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -17,14 +20,42 @@ namespace lockstep {
 /// In each step the ranks exchange a digest of the options and of a part of the
 /// tensors. The parts take turns, so that all of them are compared within
 /// kTurns steps, and a step reads 1/kTurns of the tensors. If the digests
-/// differ, explain() finds out what it was.
+/// differ, explain() finds the tensor or the option.
 ///
-///     state.begin("");
-///     state.add(...);  // parameters, in the same order on all ranks
-///     values = state.next_values();
+///     CommonState::Contents contents;
+///     contents.add(...);  // parameters, in the same order on all ranks
+///     values = state.next_values(contents);
 class CommonState {
  public:
-  static constexpr int64_t kTurns = 64;
+  /// An odd number: a program may make two kinds of steps in turns.
+  static constexpr int64_t kTurns = 63;
+
+  /// The state of a step.
+  class Contents {
+   public:
+    Contents() = default;
+    /// Also compares the options of `optimizer`, which must not be null.
+    explicit Contents(const optim::Optimizer* optimizer)
+        : optimizer_(optimizer), options_(optimizer->common_text()) {}
+
+    /// Adds a parameter, or the optimizer's state `kind` of one. `p` is the
+    /// index of the parameter. Leaves out tensors that the ranks share, and
+    /// those of which each rank has a part.
+    void add(const std::string& kind, size_t p, const torch::Tensor& tensor);
+
+   private:
+    friend CommonState;
+    struct Item {
+      std::string kind;
+      size_t parameter;
+      torch::Tensor tensor;
+    };
+
+    const optim::Optimizer* optimizer_ = nullptr;
+    std::string options_;
+    std::vector<Item> items_;
+    int64_t bytes_ = 0;  // of all items
+  };
 
   struct Digest {
     int64_t options = 0;
@@ -37,44 +68,26 @@ class CommonState {
       : names_(std::move(names)) {}
 
   /// Makes next() and next_values() cover all tensors.
-  void compare_all() { turns_ = 1; }
-  /// Starts the state of a step. `options` has a line for each group of the
-  /// optimizer, and is empty without one.
-  void begin(std::string options);
-  /// Adds a parameter, or the optimizer's state `kind` of one. `p` is the index
-  /// of the parameter in `names`. Leaves out tensors that the ranks share, and
-  /// those of which each rank has a part.
-  void add(std::string_view kind, size_t p, const torch::Tensor& tensor);
-  /// Returns a checksum of the options.
-  int64_t options() const;
+  void compare_all() { compares_all_ = true; }
   /// Returns a checksum of the next part, an int64 scalar on the device of the
   /// tensors. Does not wait for an accelerator.
-  torch::Tensor next_values();
-  /// Returns both checksums of a step: of `parameters`, and of `optimizer`,
-  /// which may be null. `positions` are the indices of its parameters.
-  Digest next(const std::vector<torch::Tensor>& parameters,
-              const optim::Optimizer* optimizer,
-              const std::vector<size_t>& positions);
+  torch::Tensor next_values(const Contents& contents);
+  /// Returns the checksums of the options and of the next part.
+  Digest next(const Contents& contents);
 
   /// Compares all of the state over the ranks. Throws ParallelError on every
   /// rank, naming the first difference and the ranks that differ from the
   /// others. Returns if nothing differs. Collective.
-  void explain(const ProcessGroup& world);
+  void explain(const Contents& contents, const ProcessGroup& world);
 
  private:
-  struct Item {
-    std::string_view kind;
-    size_t parameter;
-    torch::Tensor tensor;
-  };
-  std::string name_of(const Item& item) const;
+  std::string name_of(const Contents::Item& item) const;
 
-  int64_t turns_ = kTurns;
+  bool compares_all_ = false;
   std::vector<std::string> names_;
-  std::string options_;
-  std::vector<Item> items_;
-  int64_t bytes_ = 0;  // of all items
-  int64_t next_ = 0;   // byte at which the next part begins
+  /// Number of parts that were compared, by optimizer. Steps of several
+  /// optimizers take turns, and each has its own contents.
+  std::unordered_map<const optim::Optimizer*, int64_t> turns_;
 };
 
 }  // namespace lockstep

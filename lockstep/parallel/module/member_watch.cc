@@ -15,7 +15,7 @@ constexpr uint32_t kFewChanges = 8;
 void MemberWatch::start(Object object) {
   object_ = std::move(object);
   skip();
-  vain_changes_.assign(seen_.size(), 0);
+  changes_without_effect_.assign(seen_.size(), 0);
 }
 
 template <class Visit>
@@ -34,7 +34,7 @@ void MemberWatch::for_each_change(const Visit& visit) const {
 bool MemberWatch::has_change() const {
   bool has_change = false;
   for_each_change([&](size_t i) {
-    const uint32_t number = vain_changes_[i] + 1;
+    const uint32_t number = changes_without_effect_[i] + 1;
     has_change |= number <= kFewChanges || std::has_single_bit(number);
   });
   return has_change;
@@ -42,7 +42,8 @@ bool MemberWatch::has_change() const {
 
 void MemberWatch::note(bool had_effect) {
   for_each_change([&](size_t i) {
-    vain_changes_[i] = had_effect ? 0 : vain_changes_[i] + 1;
+    changes_without_effect_[i] =
+        had_effect ? 0 : changes_without_effect_[i] + 1;
   });
   skip();
 }

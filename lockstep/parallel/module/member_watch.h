@@ -38,7 +38,7 @@ class MemberWatch {
 
   Object object_;
   std::vector<std::byte> seen_;
-  std::vector<uint32_t> vain_changes_;  // of each byte, without an effect
+  std::vector<uint32_t> changes_without_effect_;  // of each byte
 };
 
 }  // namespace lockstep

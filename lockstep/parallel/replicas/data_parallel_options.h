@@ -75,6 +75,11 @@ struct DataParallelOptions {
   /// with the module itself, and the shards' losses with the loss of all shards
   /// together. Costs one extra forward and backward of one shard, once.
   TORCH_ARG(bool, verify_first_step) = true;
+  /// Makes each step on several ranks compare the optimizer's options and, in
+  /// turns, parts of the parameters and of the optimizer's state. A difference
+  /// is an error. Turn it off for ranks that are meant to differ, as between
+  /// the averages of local SGD.
+  TORCH_ARG(bool, verify_ranks) = true;
   /// Makes train_step() on several ranks check all parameters and optimizer
   /// state in each step, and not a part of them in turns. Finds each bit that
   /// changes in memory. Takes a few percent of a step.

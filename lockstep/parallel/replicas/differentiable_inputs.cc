@@ -58,6 +58,19 @@ IValue DifferentiableInputs::cut_from_graph(const IValue& part,
   });
 }
 
+IValue DifferentiableInputs::with_other_samples(const IValue& part,
+                                                int64_t dim) const {
+  size_t at = 0;
+  return map_tensors(part, [&](const Tensor& chunk) {
+    if (entries_[at++].is_shared) return chunk;
+    const int64_t samples = chunk.size(dim);
+    const Tensor numbers = torch::arange(
+        samples, torch::dtype(torch::kLong).device(chunk.device()));
+    return chunk.detach().index_select(dim,
+                                       numbers.div(2, "floor") + samples / 2);
+  });
+}
+
 void DifferentiableInputs::pass_on_writes(const IValue& part, const IValue& cut,
                                           int64_t shards) const {
   const std::vector<TensorAtPath> chunks = tensors_in(part);

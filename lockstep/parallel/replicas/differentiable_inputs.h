@@ -30,6 +30,10 @@ class DifferentiableInputs {
   c10::IValue cut_from_graph(const c10::IValue& part,
                              std::vector<torch::Tensor>& leaves) const;
 
+  /// Returns `part` with the samples of its second half, each twice. These are
+  /// other samples for the same shapes, and in the same order.
+  c10::IValue with_other_samples(const c10::IValue& part, int64_t dim) const;
+
   /// Propagates a forward's writes to `cut`, its copy of `part`, to the batch
   /// and to the graphs that saved it. A backward through those graphs is then
   /// refused, as in LibTorch. `shards` is the number of shards that compute at

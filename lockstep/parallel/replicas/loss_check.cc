@@ -535,7 +535,9 @@ class LossCheck {
   }
 
   void judge(const std::optional<Mismatch>& gradient) {
-    if (findings_.problem || !gradient) return;
+    const bool has_right_value =
+        !findings_.problem && findings_.loss.check == StepCheck::kPassed;
+    if (!has_right_value || !gradient) return;
     findings_.problem = Problem{
         .code = ErrorCode::kBadLoss,
         .what =

@@ -1,7 +1,6 @@
 #include "lockstep/parallel/replicas/module_comparison.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
@@ -126,13 +125,11 @@ std::vector<Tensor> inputs_of(const c10::IValue& part) {
 }  // namespace
 
 ModuleComparison::ModuleComparison(const ReplicaGroup& group,
-                                   const std::vector<c10::IValue>& parts,
-                                   size_t part, const KeptTensors& buffers,
-                                   Compute compute)
+                                   const c10::IValue& inputs, size_t part,
+                                   const KeptTensors& buffers, Compute compute)
     : group_(group),
-      parts_(parts),
       part_(part),
-      inputs_(inputs_of(parts[part])),
+      inputs_(inputs_of(inputs)),
       inputs_before_(inputs_),
       buffers_before_(buffers),
       compute_(std::move(compute)) {}
@@ -159,13 +156,12 @@ ModuleComparison::Print ModuleComparison::print_of(
 void ModuleComparison::run_module() {
   start_ = RandomState::of_thread();
   const auto before = registered_in(group_.original());
-  is_telling_ = has_nonzero(compute_with_module(expected_, parts_[part_],
-                                                Extent::kForwardAndBackward));
+  is_telling_ =
+      has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
   registers_in_forward_ = registered_in(group_.original()) != before;
   if (registers_in_forward_) return;
   Print again;
-  compute_with_module(again, parts_[part_], Extent::kForward);
-  run_module_reversed();
+  compute_with_module(again, Extent::kForward);
   for (size_t i = 0; i < again.outputs.size(); ++i) {
     if (i < expected_.outputs.size() &&
         again.outputs[i] == expected_.outputs[i]) {
@@ -182,26 +178,18 @@ FirstStep::Outcome ModuleComparison::outcome() const {
           .reason = reason_of(changing_output_, group_.original().type)};
 }
 
-void ModuleComparison::run_module_reversed() const {
+void ModuleComparison::run_module_on_others() const {
+  if (registers_in_forward_) return;
   const torch::NoGradGuard no_grad;
-  const auto reverse = [](const Tensor& tensor) {
-    std::vector<int64_t> dims(static_cast<size_t>(tensor.dim()));
-    std::iota(dims.begin(), dims.end(), 0);
-    return tensor.detach().flip(dims);
-  };
   try {
     Print ignored;
-    compute_with_module(ignored, map_tensors(parts_[part_], reverse),
-                        Extent::kForward);
+    compute_with_module(ignored, Extent::kForwardOfOthers);
   } catch (const std::exception&) {
-    // Lengths of sequences, for example, may have to be in order.
-    inputs_before_.restore();
-    buffers_before_.restore();
+    // The module may demand samples that differ.
   }
 }
 
 ShardPass ModuleComparison::compute_with_module(Print& print,
-                                                const c10::IValue& inputs,
                                                 Extent extent) const {
   const ModuleHandle& original = group_.original();
   const auto members =
@@ -210,13 +198,16 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   Replica module(original, original, group_.devices().front(), Storage::kShared,
                  Storage::kShared);
   const RandomScope same_numbers(start_);
-  ShardPass pass = compute_(module, part_, inputs, extent);
+  const auto restores = c10::make_scope_exit([&] {
+    inputs_before_.restore();
+    buffers_before_.restore();
+    if (original.members) original.set_members(members);
+    // The casts of the module's weights belong to a graph that no longer
+    // exists.
+    if (has_autocast()) drop_cast_weights();
+  });
+  ShardPass pass = compute_(module, part_, extent);
   print = print_of(pass, original.buffers);
-  inputs_before_.restore();
-  buffers_before_.restore();
-  if (original.members) original.set_members(members);
-  // The casts of the module's weights belong to a graph that no longer exists.
-  if (has_autocast()) drop_cast_weights();
   return pass;
 }
 
@@ -260,25 +251,25 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
   return split;
 }
 
-bool ModuleComparison::has_bits_of(Replica& replica) const {
+bool ModuleComparison::has_bits_of(Replica& replica) {
   const auto restores = c10::make_scope_exit([&] {
     inputs_before_.restore();
     buffers_before_.restore();
   });
   const RandomScope same_numbers(start_);
   try {
-    const ShardPass pass =
-        compute_(replica, part_, parts_[part_], Extent::kForwardAndBackward);
-    const Print print = print_of(pass, replica.module().buffers);
-    return difference(expected_, print, {}).name.empty();
+    compare(compute_(replica, part_, Extent::kForwardAndBackward), replica);
   } catch (const std::exception&) {
     // It may read the elements of a weight as float.
-    return false;
+    got_ = {};
+    found_ = {.name = "an exception"};
   }
+  return !differs();
 }
 
 void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
   got_ = print_of(pass, replica.module().buffers);
+  rounded_.clear();
   found_ = registers_in_forward_ ? Difference{.name = "what is registered"}
                                  : difference(expected_, got_, {});
   if (found_.parameter < 0) return;
@@ -303,7 +294,7 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
   inputs_before_.restore();
   Print again;
   const ShardPass module_pass =
-      compute_with_module(again, parts_[part_], Extent::kForwardAndBackward);
+      compute_with_module(again, Extent::kForwardAndBackward);
   inputs_after.restore();
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
@@ -375,7 +366,7 @@ std::unique_ptr<ModuleComparison> run_module(
     group.on_shard(group.own_shards().first + static_cast<int64_t>(part),
                    chunks, stream, [&](Replica&) {
                      comparison = std::make_unique<ModuleComparison>(
-                         group, parts, part, buffers, compute);
+                         group, parts[part], part, buffers, compute);
                      comparison->run_module();
                    });
     if (comparison->is_telling()) break;
@@ -383,52 +374,77 @@ std::unique_ptr<ModuleComparison> run_module(
   return comparison;
 }
 
+std::unique_ptr<ModuleComparison> run_module_first(
+    ReplicaGroup& group, const KeptTensors& buffers,
+    const std::vector<c10::IValue>& parts, int64_t chunks,
+    const ReplicaGroup::RandomStream& stream,
+    const ModuleComparison::Compute& compute) {
+  const ProcessGroup& world = group.options().process_group();
+  const uint64_t before = world.sequence_number();
+  auto comparison = run_module(group, buffers, parts, chunks, stream, compute);
+  if (comparison) {
+    group.on_shard(
+        group.own_shards().first + static_cast<int64_t>(comparison->part()),
+        chunks, stream, [&](Replica&) { comparison->run_module_on_others(); });
+  }
+  group.set_calls_ranks(world.sequence_number() != before);
+  return comparison;
+}
+
+namespace {
+
+/// Compares a replica of `group` with the module after a member has changed.
+FirstStep::Findings compare_again(ReplicaGroup& group,
+                                  ModuleComparison& comparison, int64_t chunks,
+                                  const ReplicaGroup::RandomStream& stream) {
+  FirstStep::Findings findings;
+  const int64_t shard =
+      group.own_shards().first + static_cast<int64_t>(comparison.part());
+  group.on_shard(shard, chunks, stream, [&](Replica& replica) {
+    group.load_replica(shard, replica);
+    if (!comparison.has_bits_of(replica)) comparison.explain(findings);
+  });
+  return findings;
+}
+
+}  // namespace
+
 void follow_members(ReplicaGroup& group, const std::vector<c10::IValue>& parts,
                     int64_t chunks, const ReplicaGroup::RandomStream& stream,
                     const ModuleComparison::Compute& compute) {
   MemberWatch& members = group.members();
   if (!members.has_change()) return;
-  if (!group.options().verify_first_step()) {
-    group.remake_replicas();
-    return members.skip();
+  // Bytes may have changed on this rank alone, and a module that calls
+  // collectives can't run on one rank.
+  const bool can_run =
+      group.options().verify_first_step() && !group.calls_ranks();
+  std::unique_ptr<ModuleComparison> comparison;
+  if (can_run) {
+    const KeptTensors buffers = kept_buffers(group.original());
+    comparison = run_module(group, buffers, parts, chunks, stream, compute);
+    if (comparison && comparison->is_telling() &&
+        comparison->outcome().check == StepCheck::kPassed) {
+      const auto before = compare_again(group, *comparison, chunks, stream);
+      group.remake_replicas();
+      // Other shards may differ even if this one does not.
+      if (!before.problem) return members.note(/*had_effect=*/false);
+      const auto after = compare_again(group, *comparison, chunks, stream);
+      if (!after.problem) return members.note(/*had_effect=*/true);
+      throw ParallelError(
+          "parallel",
+          {.code = ErrorCode::kReplicaDiffers,
+           .what =
+               fmt::format("a member of {} that is not registered was "
+                           "changed, and new replicas do not have the change. "
+                           "Nothing was updated",
+                           group.original().type),
+           .expected = "replicas with the same bits",
+           .fix =
+               "let reset(), or the factory, make the module as it is now, and "
+               "call rebuild(); or pass the value to forward()"});
+    }
   }
-  const KeptTensors buffers = kept_buffers(group.original());
-  const auto comparison =
-      run_module(group, buffers, parts, chunks, stream, compute);
-  if (!comparison) {
-    group.remake_replicas();
-    return members.skip();
-  }
-  const int64_t shard =
-      group.own_shards().first + static_cast<int64_t>(comparison->part());
-  const auto is_like_module = [&] {
-    bool has_bits = false;
-    group.on_shard(shard, chunks, stream, [&](Replica& replica) {
-      group.load_replica(shard, replica);
-      has_bits = comparison->has_bits_of(replica);
-    });
-    return has_bits;
-  };
-  const bool had_effect = !is_like_module();
-  // Other shards may differ even if this one does not.
   group.remake_replicas();
-  const bool can_tell = comparison->is_telling() &&
-                        comparison->outcome().check == StepCheck::kPassed;
-  if (had_effect && can_tell && !is_like_module()) {
-    throw ParallelError(
-        "parallel",
-        {.code = ErrorCode::kReplicaDiffers,
-         .what =
-             fmt::format("a member of {} that is not registered was "
-                         "changed, and new replicas do not have the change. "
-                         "Nothing was updated",
-                         group.original().type),
-         .expected = "replicas with the same bits",
-         .fix =
-             "let reset(), or the factory, make the module as it is now, and "
-             "call rebuild(); or pass the value to forward()"});
-  }
-  if (can_tell) return members.note(had_effect);
   members.skip();
 }
 

@@ -35,19 +35,18 @@ namespace lockstep {
 /// gradients are kept, so the check takes no more memory than a step.
 class ModuleComparison {
  public:
-  /// Part of a pass to be computed.
-  enum class Extent { kForward, kForwardAndBackward };
-  /// Computes the shard at index `part` of this rank with the given replica and
-  /// inputs, including ShardPass::output and gradient_sums.
-  using Compute = std::function<ShardPass(
-      Replica& replica, size_t part, const c10::IValue& inputs, Extent extent)>;
+  /// Part of a pass to be computed. kForwardOfOthers is a forward of other
+  /// samples (DifferentiableInputs::with_other_samples()).
+  enum class Extent { kForward, kForwardOfOthers, kForwardAndBackward };
+  /// Computes the shard at index `part` of this rank with the given replica,
+  /// including ShardPass::output and gradient_sums.
+  using Compute =
+      std::function<ShardPass(Replica& replica, size_t part, Extent extent)>;
 
-  /// `parts` are the inputs of this rank's shards, of which the one at index
-  /// `part` is compared. `buffers` are those of the module. All must outlive
-  /// the comparison.
-  ModuleComparison(const ReplicaGroup& group,
-                   const std::vector<c10::IValue>& parts, size_t part,
-                   const KeptTensors& buffers, Compute compute);
+  /// `inputs` are those of the shard at index `part` of this rank, and
+  /// `buffers` are those of the module. Both must outlive the comparison.
+  ModuleComparison(const ReplicaGroup& group, const c10::IValue& inputs,
+                   size_t part, const KeptTensors& buffers, Compute compute);
 
   /// Returns the index of the compared shard among those of this rank.
   size_t part() const { return part_; }
@@ -56,19 +55,20 @@ class ModuleComparison {
   /// see whether the module changes itself. Afterwards restores the inputs, the
   /// module's buffers and .grad, and the thread's random numbers. Hooks on the
   /// module's parameters are not called.
-  ///
-  /// Members that forward() assigns to can't be restored. A last forward, of
-  /// other inputs, leaves other values in them than the shard's. A loss that
-  /// reads such a member of the module therefore differs from the module's.
   void run_module();
+  /// Computes a forward of other samples with the module itself, and restores
+  /// the same. Members that forward() assigns to can't be restored. Afterwards
+  /// they have other values than the shard's, so a loss that reads such a
+  /// member of the module differs from the module's.
+  void run_module_on_others() const;
 
   /// Returns whether the module's forward registers parameters, buffers or
   /// submodules.
   bool registers_in_forward() const { return registers_in_forward_; }
   /// Computes the shard with `replica`, restores the inputs and the module's
-  /// buffers, and returns whether the pass has the bits of the module's.
-  /// Returns false if the pass throws.
-  bool has_bits_of(Replica& replica) const;
+  /// buffers, compares the pass, and returns whether it has the bits of the
+  /// module's. A pass that throws differs.
+  bool has_bits_of(Replica& replica);
   /// Compares `pass`, which `replica` computed.
   void compare(const ShardPass& pass, const Replica& replica);
   bool differs() const { return !found_.name.empty(); }
@@ -103,10 +103,7 @@ class ModuleComparison {
                         const ModuleHandle::Named& buffers);
   /// Runs the module. `print` gets the checksums of the pass, with those of the
   /// module's buffers after it.
-  ShardPass compute_with_module(Print& print, const c10::IValue& inputs,
-                                Extent extent) const;
-  /// Runs the module's forward with the inputs in reverse order.
-  void run_module_reversed() const;
+  ShardPass compute_with_module(Print& print, Extent extent) const;
   /// Returns the first difference. `skipped` are parameters that are not
   /// compared.
   Difference difference(const Print& a, const Print& b,
@@ -117,7 +114,6 @@ class ModuleComparison {
   Problem problem_of(const Difference& difference) const;
 
   const ReplicaGroup& group_;
-  const std::vector<c10::IValue>& parts_;
   size_t part_;
   std::vector<torch::Tensor> inputs_;
   KeptTensors inputs_before_;
@@ -141,6 +137,14 @@ class ModuleComparison {
 /// shard, because the module is on its device. `parts` are the inputs of this
 /// rank's shards. Returns null if the rank has no shards.
 std::unique_ptr<ModuleComparison> run_module(
+    ReplicaGroup& group, const KeptTensors& buffers,
+    const std::vector<c10::IValue>& parts, int64_t chunks,
+    const ReplicaGroup::RandomStream& stream,
+    const ModuleComparison::Compute& compute);
+
+/// Same, for the check of the first step: also runs the module on other
+/// samples, and notes whether it calls other ranks (SyncBatchNorm).
+std::unique_ptr<ModuleComparison> run_module_first(
     ReplicaGroup& group, const KeptTensors& buffers,
     const std::vector<c10::IValue>& parts, int64_t chunks,
     const ReplicaGroup::RandomStream& stream,

@@ -39,8 +39,9 @@ namespace {
 /// counted from this rank's first.
 struct Region {
   ReplicaGroup::RandomStream stream;
-  int64_t build = 0;      // build of the replicas that ran the forward
-  int64_t backwards = 0;  // number of backward passes through it
+  int64_t build = 0;                   // build of the group in the forward
+  std::shared_ptr<Replicas> replicas;  // that ran the forward
+  int64_t backwards = 0;               // number of backward passes through it
   // [shard][i]: outputs with their graph, and leaves for the inputs that
   // require grad.
   std::vector<std::vector<Tensor>> outputs;
@@ -127,10 +128,15 @@ ShardPass trial_pass(const ReplicaGroup& group, Replica& replica,
 ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
                          Replica& module, const IValue& part,
                          ModuleComparison::Extent extent) {
+  using Extent = ModuleComparison::Extent;
   std::vector<Tensor> leaves;
-  const IValue chunk = region.inputs.cut_from_graph(part, leaves);
+  const IValue chunk = region.inputs.cut_from_graph(
+      extent == Extent::kForwardOfOthers
+          ? region.inputs.with_other_samples(part, group.dim())
+          : part,
+      leaves);
   const IValue output = module.forward(chunk.toTupleRef().elements().vec());
-  if (extent == ModuleComparison::Extent::kForward) {
+  if (extent != Extent::kForwardAndBackward) {
     return {.output = detached(output)};
   }
   return trial_pass(group, module, output, leaves);
@@ -168,13 +174,13 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   const bool trains = needs_graph && group->is_training();
   region->stream = group->forward_stream(trains);
   const ModuleComparison::Compute compute_with_module =
-      [&](Replica& module, size_t, const IValue& part,
-          ModuleComparison::Extent extent) {
-        return pass_of_module(*group, *region, module, part, extent);
+      [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
+        return pass_of_module(*group, *region, module, parts[part], extent);
       };
   follow_members(*group, parts, first + chunks, region->stream,
                  compute_with_module);
-  region->build = group->replicas_build();
+  region->build = group->build();
+  region->replicas = group->replicas();
   group->phases().scatter_s = watch.restart();
   span.reset();
 
@@ -191,8 +197,8 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   std::unique_ptr<ModuleComparison> comparison;
   if (compares) {
     buffers = kept_buffers(group->original());
-    comparison = run_module(*group, *buffers, parts, first + chunks,
-                            region->stream, compute_with_module);
+    comparison = run_module_first(*group, *buffers, parts, first + chunks,
+                                  region->stream, compute_with_module);
     if (group->members().has_change()) warn_of_assigned_members(*group);
     group->members().skip();
   }
@@ -289,7 +295,7 @@ variable_list ParallelBackward::apply(variable_list&& gradients) {
 }
 
 void ParallelBackward::check_build() const {
-  if (region_->build == group_->replicas_build()) return;
+  if (region_->build == group_->build()) return;
   throw ParallelError(
       "parallel", {.code = ErrorCode::kModuleChanged,
                    .what = "backward through a forward whose replicas are gone",
@@ -361,7 +367,8 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
     others[s] = std::move(result.others);
     group_->phases_of(worker).backward_s += watch.seconds();
   };
-  group_->for_each_shard(first + chunks, next_stream(), backward_shard);
+  group_->for_each_shard(first + chunks, next_stream(), backward_shard,
+                         region.replicas.get());
 
   input_gradients =
       region.inputs.gather(chunk_gradients, region.input_leaves, group_->dim());

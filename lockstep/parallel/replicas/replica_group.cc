@@ -177,10 +177,9 @@ ShardRange ReplicaGroup::shards_of(size_t worker) const {
 }
 
 void ReplicaGroup::make_replicas() {
-  ++replicas_build_;
   const bool is_resident = options_.replication() == Replication::kResident;
   const bool keeps_first = options_.buffers() == Buffers::kFirstShard;
-  replicas_.resize(workers_.size());
+  replicas_ = std::make_shared<Replicas>(workers_.size());
   for (size_t k = 0; k < workers_.size(); ++k) {
     const auto add = [&](Storage buffers) {
       const Storage parameters =
@@ -189,14 +188,14 @@ void ReplicaGroup::make_replicas() {
       // its device.
       workers_[k]->start([&] {
         const ShardScope scope(this, -1);
-        replicas_[k].emplace_back(module_.replicate(), original_, devices_[k],
-                                  parameters, buffers);
+        (*replicas_)[k].emplace_back(module_.replicate(), original_,
+                                     devices_[k], parameters, buffers);
       });
       workers_[k]->wait();
     };
     if (k == 0 && keeps_first) add(Storage::kShared);
     const ShardRange range = shards_of(k);
-    if (replicas_[k].empty() ||
+    if ((*replicas_)[k].empty() ||
         (range.last - range.first > 1 && !original_.buffers.empty())) {
       add(Storage::kOwn);
     }
@@ -219,7 +218,7 @@ std::string ReplicaGroup::damaged_copy() const {
   const auto bytes_of = [](const Tensor& tensor) {
     return tensor.detach().to(torch::kCPU).contiguous().view(torch::kUInt8);
   };
-  for (const auto& of_worker : replicas_) {
+  for (const auto& of_worker : *replicas_) {
     for (const Replica& replica : of_worker) {
       const auto& copies = replica.module().parameters;
       for (size_t i = 0; i < copies.size(); ++i) {
@@ -361,7 +360,6 @@ void ReplicaGroup::rebuild() {
   buffer_snapshot_.clear();
   try {
     read_original();
-    replicas_.clear();
     make_replicas();
   } catch (...) {
     // There may be no replicas now, so the next forward has to try again.
@@ -373,7 +371,6 @@ void ReplicaGroup::rebuild() {
 void ReplicaGroup::remake_replicas() {
   const c10::InferenceMode normal(false);
   try {
-    replicas_.clear();
     make_replicas();
   } catch (...) {
     // As in rebuild().
@@ -381,7 +378,7 @@ void ReplicaGroup::remake_replicas() {
     throw;
   }
   constexpr int64_t kOften = 20;
-  if (replicas_build_ == kOften) {
+  if (++remade_ == kOften) {
     warn_once(
         "members-change-often", "parallel",
         fmt::format(
@@ -389,7 +386,7 @@ void ReplicaGroup::remake_replicas() {
             "it was wrapped; each time all replicas are made again and "
             "compared with it: pass such a value to forward(), or "
             "register it as a buffer and write to that",
-            original_.type, kOften - 1));
+            original_.type, kOften));
   }
 }
 
@@ -412,7 +409,7 @@ bool ReplicaGroup::is_training() const {
 std::vector<bool> ReplicaGroup::are_reached(
     const std::function<bool(const Tensor& leaf)>& is_reached) const {
   std::vector<bool> reached(parameters_.size());
-  for (const auto& of_worker : replicas_) {
+  for (const auto& of_worker : *replicas_) {
     for (const Replica& replica : of_worker) {
       const auto& parameters = replica.module().parameters;
       for (size_t i = 0; i < parameters.size(); ++i) {
@@ -501,7 +498,8 @@ std::unique_lock<std::mutex> ReplicaGroup::turn_of(size_t worker) {
 }
 
 void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
-                                  const ShardTask& task) {
+                                  const ShardTask& task, Replicas* replicas) {
+  if (!replicas) replicas = replicas_.get();
   // With one shard on one rank, nothing shares its parameters.
   const ParameterWrites writes(shards_ > 1 ? parameters_ : kNoParameters);
   const auto check_writes = [&](const std::string& failure) {
@@ -523,7 +521,8 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
                                  static_cast<uint64_t>(s), stream.phase);
         const ShardScope scope(this, s);
-        task(k, s, s == 0 ? replicas_[k].front() : replicas_[k].back());
+        auto& own = (*replicas)[k];
+        task(k, s, s == 0 ? own.front() : own.back());
       }
       if (!runs_here) accelerator::synchronize(devices_[k]);
     });
@@ -597,7 +596,7 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
 void ReplicaGroup::finish_buffers(int64_t chunks) {
   // Attributes that a script counts in are kept like buffers: those of shard 0.
   if (original_.members && rank() == 0) {
-    original_.set_members(replicas_[0].front().module().members());
+    original_.set_members(replicas_->front().front().module().members());
   }
   if (!averages_buffers()) return;
   torch::NoGradGuard no_grad;

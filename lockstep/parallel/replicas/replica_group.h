@@ -22,6 +22,11 @@
 
 namespace lockstep {
 
+/// Replicas of a module by worker. The last one of worker k runs its shards,
+/// except shard 0. The first one of worker 0 runs shard 0 and shares the
+/// original's buffers.
+using Replicas = std::vector<std::vector<Replica>>;
+
 /// A module, its replicas and the threads that run them. A batch is cut into
 /// shards. Worker k runs a contiguous range of them, one after another.
 ///
@@ -72,8 +77,12 @@ class ReplicaGroup {
   /// Makes all replicas again, with the parameters that they had. They get the
   /// members that the original has now.
   void remake_replicas();
-  /// Number of times the replicas were made.
-  int64_t replicas_build() const { return replicas_build_; }
+  /// The replicas of now. They outlive remake_replicas() for a backward.
+  const std::shared_ptr<Replicas>& replicas() const { return replicas_; }
+  /// Whether the module's forward or backward calls other ranks. False before
+  /// the first step.
+  bool calls_ranks() const { return calls_ranks_; }
+  void set_calls_ranks(bool calls_ranks) { calls_ranks_ = calls_ranks; }
   /// Members of the original that are not registered.
   MemberWatch& members() { return members_; }
   /// Returns whether this thread computes a shard of this group.
@@ -120,8 +129,9 @@ class ReplicaGroup {
   /// random numbers of a shard's task (the forward, the loss function, a custom
   /// backward) come from the shard's own part of `stream`. If there are several
   /// shards, throws ParallelError naming a parameter that a task wrote to.
+  /// `replicas`: if not null, replicas() of an earlier forward.
   void for_each_shard(int64_t chunks, const RandomStream& stream,
-                      const ShardTask& task);
+                      const ShardTask& task, Replicas* replicas = nullptr);
   /// Runs `task` in the same way for `shard`, if it belongs to this rank and is
   /// below `chunks`.
   void on_shard(int64_t shard, int64_t chunks, const RandomStream& stream,
@@ -186,7 +196,8 @@ class ReplicaGroup {
   ModuleHandle original_;
   std::vector<const void*> identity_;  // of original_, when it was read
   int64_t build_ = 0;                  // number of rebuild() calls
-  int64_t replicas_build_ = 0;         // number of make_replicas() calls
+  int64_t remade_ = 0;                 // number of remake_replicas() calls
+  bool calls_ranks_ = false;
   MemberWatch members_;
   std::vector<Device> devices_;
   DataParallelOptions options_;
@@ -210,9 +221,7 @@ class ReplicaGroup {
   bool uses_casts_ = false;  // in this forward
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, std::mutex> turns_;  // by name of the device
-  // replicas_[k].back() runs worker k's shards, except shard 0.
-  // replicas_[0].front() runs shard 0 and shares the original's buffers.
-  std::vector<std::vector<Replica>> replicas_;
+  std::shared_ptr<Replicas> replicas_;
   std::vector<torch::Tensor> buffer_snapshot_;
   ModuleHandle::Members member_snapshot_;
   std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean

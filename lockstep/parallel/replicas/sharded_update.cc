@@ -206,6 +206,23 @@ bool ShardedUpdate::overlaps_another(size_t p, const Tensor& grad) const {
   return false;
 }
 
+CommonState::Contents ShardedUpdate::common_state(
+    const optim::Optimizer* optimizer,
+    const std::vector<size_t>& positions) const {
+  CommonState::Contents contents =
+      optimizer ? CommonState::Contents(optimizer) : CommonState::Contents();
+  for (size_t p = 0; p < group_.parameters().size(); ++p) {
+    contents.add("", p, group_.parameters()[p]);
+  }
+  // Where ranks divide the update, each of them has state of its own blocks.
+  if (!optimizer || exchange_->divides_update()) return contents;
+  optimizer->for_each_state(
+      [&](const std::string& name, size_t p, const Tensor& state) {
+        contents.add(name, positions[p], state);
+      });
+  return contents;
+}
+
 bool ShardedUpdate::needs_grad(const std::vector<size_t>& positions) const {
   std::vector<bool> is_updated(group_.parameters().size());
   for (const size_t p : positions) is_updated[p] = true;

@@ -43,6 +43,12 @@ class ShardedUpdate {
     return lockstep::positions_in(group_.parameters(), optimizer.parameters());
   }
 
+  /// Returns what the ranks have copies of in a step with `optimizer`, which
+  /// may be null. `positions` is the result of positions_in(optimizer).
+  CommonState::Contents common_state(
+      const optim::Optimizer* optimizer,
+      const std::vector<size_t>& positions) const;
+
   /// Returns the sums, in memory of this rank. For an update, only the blocks
   /// that this rank updates may be valid.
   std::vector<torch::Tensor> finish(Reduction& reduction, SumsFor use);

@@ -116,16 +116,17 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   StepTotals& totals = passes.totals;
   totals.needs_grad =
       optimizer && (!outer.empty() || update_.needs_grad(positions));
-  if (exchange_) {
-    totals.state = exchange_->common_state().next(group_.parameters(),
-                                                  optimizer, positions);
+  CommonState::Contents state;
+  if (exchange_ && group_.options().verify_ranks()) {
+    state = update_.common_state(optimizer, positions);
+    totals.state = exchange_->common_state().next(state);
   }
   enter(StepPhase::kAllReduce);
   Reduction reduction =
       reduce(partials_of_rank(std::move(passes.partials), shards, loss_scale),
              shards.count(), totals);
   if (totals.has_other_state) {
-    exchange_->common_state().explain(group_.options().process_group());
+    exchange_->common_state().explain(state, group_.options().process_group());
   }
   const BatchLoss batch = batch_loss(totals, options_, is_local());
   StepResult result{.loss = batch.loss,
@@ -215,15 +216,22 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
                           .of_module = of_module});
   };
   const ModuleComparison::Compute compute_with_module =
-      [&](Replica& module, size_t part, const IValue& inputs,
-          ModuleComparison::Extent extent) {
-        return compute(0, part, module, inputs, nullptr, extent);
+      [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
+        const IValue& own = shards.parts[part];
+        const bool is_other =
+            extent == ModuleComparison::Extent::kForwardOfOthers;
+        return compute(
+            0, part, module,
+            is_other ? step.differentiable.with_other_samples(own, group_.dim())
+                     : own,
+            nullptr, extent);
       };
   follow_members(group_, shards.parts, shards.count(), group_.step_stream(),
                  compute_with_module);
   if (checks.module || tries_casts) {
-    comparison = run_module(group_, *buffers, shards.parts, shards.count(),
-                            group_.step_stream(), compute_with_module);
+    comparison =
+        run_module_first(group_, *buffers, shards.parts, shards.count(),
+                         group_.step_stream(), compute_with_module);
     group_.members().skip();
   }
   if (tries_casts && comparison) {
@@ -352,7 +360,8 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   IValue output = is_module ? work.replica.forward(arguments)
                             : group_.forward_shard(work.worker, work.shard,
                                                    work.replica, arguments);
-  if (work.of_module == ModuleComparison::Extent::kForward) {
+  if (is_module &&
+      work.of_module != ModuleComparison::Extent::kForwardAndBackward) {
     pass.output = detached(output);
     return pass;
   }
@@ -466,7 +475,7 @@ std::vector<bool> TrainStep::are_cast_once(const Tensor& loss,
   return cast_once;
 }
 
-bool TrainStep::try_casts(const ModuleComparison& comparison, int64_t chunks) {
+bool TrainStep::try_casts(ModuleComparison& comparison, int64_t chunks) {
   const int64_t shard =
       group_.own_shards().first + static_cast<int64_t>(comparison.part());
   bool has_same_bits = false;
@@ -581,6 +590,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
   const IValue all = tuple_of(inputs, target);
   const DifferentiableInputs whole(all, /*needs_graph=*/false);
   const Shards shards = cut(all, /*trains=*/false);
+  if (group_.members().has_change()) group_.remake_replicas();
   group_.begin(shards.count());
   group_.for_each_shard(
       shards.count(), group_.forward_stream(/*trains=*/false),

@@ -161,7 +161,7 @@ class TrainStep {
                                   const Replica& replica) const;
   /// Computes the shard of `comparison` with cast weights, and returns whether
   /// it has the bits of the module. If so, the shards of this step use them.
-  bool try_casts(const ModuleComparison& comparison, int64_t chunks);
+  bool try_casts(ModuleComparison& comparison, int64_t chunks);
   /// Makes cast weights, or begins to use them, if all ranks can. Collective.
   void end_casts(const StepTotals& totals, const Passes& passes);
   /// Computes forward, loss and backward, in the thread of the replica's

@@ -276,6 +276,10 @@ StepOutcome Run::make_step(const data::Batch& batch, int64_t epoch) {
         batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
         wanted_stop());
   } catch (const ParallelError& error) {
+    // Only the rank that updates a block finds it.
+    if (error.code() == ErrorCode::kParameterWritten) {
+      checkpoints_.discard_snapshot(step_);
+    }
     if (error.code() != ErrorCode::kParametersDiffer || !guard_.is_on()) throw;
     log_warning("train", lockstep::text_of(error));
     // All ranks are here, with the state from before the step.

@@ -35,6 +35,8 @@ class RunCheckpoints {
   /// Saves a snapshot to the agent's memory if one is due or if `is_last`,
   /// after which no other comes. Collective.
   void snapshot(const RunPosition& position, StepRunner& runner, bool is_last);
+  /// Discards the snapshot of a step, because a bit changed after its update.
+  void discard_snapshot(int64_t step) { snapshots_.discard(step); }
   /// Saves a checkpoint. Does nothing without out_dir, or if this step has been
   /// saved. Collective.
   void save(const RunPosition& position, const StepRunner& runner);

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/minority.h"
 
 namespace lockstep::train {
 namespace {
@@ -21,20 +22,6 @@ constexpr int kMostTimes = 2;
 constexpr int kMostReturns = 5;
 // Comparing each step takes several percent of its time.
 constexpr int64_t kWatchedComparisons = 10;
-
-std::vector<int> minority(const std::vector<std::string>& digests) {
-  std::map<std::string_view, size_t> counts;
-  for (const std::string& digest : digests) ++counts[digest];
-  const auto most = std::max_element(
-      counts.begin(), counts.end(),
-      [](const auto& a, const auto& b) { return a.second < b.second; });
-  std::vector<int> ranks;
-  if (2 * most->second <= digests.size()) return ranks;
-  for (size_t rank = 0; rank < digests.size(); ++rank) {
-    if (digests[rank] != most->first) ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
-}
 
 /// Ranks whose digest is known, compared with the right one.
 struct Verdict {

@@ -1,6 +1,8 @@
 // Tests that ranks notice when what they should have in common differs: by
 // writes, options and state on one rank, in steps of the engine and in loops of
 // the user. Whatever happens, it is found within kSteps.
+#include "lockstep/parallel/exchange/common_state.h"
+
 #include <cstring>
 #include <functional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 
@@ -19,8 +22,9 @@ namespace lockstep::common_state_test {
 namespace {
 
 using testing::AllOf;
-using testing::AnyOf;
+using testing::Ge;
 using testing::HasSubstr;
+using testing::Le;
 using testing_ddp::filled;
 using testing_ddp::inputs;
 using testing_ddp::loss_of;
@@ -198,6 +202,97 @@ TEST_P(CommonStates, AreEqualIfAllRanksLoadTheSame) {
   });
 }
 
+TEST_P(CommonStates, AreEqualIfOneRankLoadsTwice) {
+  run_on_ranks(2, [&](ProcessGroup world) {
+    train_adamw(world, [&](int64_t i, NetImpl& net, Optimizer& optimizer) {
+      if (i == 2 && world.rank() == 1) optimizer.state().clear();
+      if (i == 2) load_state(net, optimizer);
+      if (i == 2 && world.rank() == 1) load_state(net, optimizer);
+    });
+  });
+}
+
+// Each rank then has its own momentum, of the blocks that it updates.
+TEST_P(CommonStates, MayBeOfAnOptimizerWithMemoryOfItsOwn) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = filled(std::make_shared<NetImpl>(20'000));
+    DistributedDataParallel model(net, world);
+    const auto optimizer =
+        optim::sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t first = (i * world.size() + world.rank()) * kSamples;
+      model->train_step(inputs(first, kSamples), targets(first, kSamples),
+                        loss_of, *optimizer);
+    }
+  });
+}
+
+// As in WGAN.
+TEST_P(CommonStates, MayBeClampedThroughDataOnEveryRank) {
+  for (const ZeroStage zero :
+       {ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
+    run_on_ranks(2, [&](ProcessGroup world) {
+      if (world.can_share_memory()) return;
+      const Net net = filled(std::make_shared<NetImpl>(20'000));
+      DistributedDataParallel model(
+          net, world, DistributedDataParallelOptions().zero(zero));
+      auto optimizer = sgd_of(*net);
+      for (int64_t i = 0; i < 6; ++i) {
+        const int64_t first = (i * world.size() + world.rank()) * kSamples;
+        model->train_step(inputs(first, kSamples), targets(first, kSamples),
+                          loss_of, optimizer);
+        net->first->weight.data()[17].fill_(0.01);
+      }
+    });
+  }
+}
+
+TEST_P(CommonStates, MayDifferIfTheProgramSaysSo) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    const Net net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel model(
+        net, world, DistributedDataParallelOptions().verify_ranks(false));
+    auto optimizer = sgd_of(*net);
+    train(world, *net, optimizer, acts().front(),
+          [&](const Tensor& x, const Tensor& y) {
+            optimizer.zero_grad();
+            loss_of(model->forward(x), y).backward();
+            optimizer.step();
+          });
+  });
+}
+
+// A step without an optimizer has other contents than one with it.
+TEST(CommonState, CoversAllOfItWhenTwoKindsOfStepsTakeTurns) {
+  constexpr int64_t kElements = 1 << 20;
+  const Tensor parameter = torch::zeros({kElements});
+  const auto sgd =
+      optim::sgd({parameter}, optim::SGDOptions(0.1).momentum(0.9));
+  Tensor momentum;
+  sgd->for_each_state([&](const std::string&, size_t, const Tensor& state) {
+    momentum = state;
+  });
+  for (const int64_t at : {int64_t{0}, kElements / 3, kElements - 1}) {
+    CommonState a({"w"}), b({"w"});
+    int64_t differences = 0;
+    for (int64_t step = 0; step < 2 * CommonState::kTurns; ++step) {
+      const auto digest = [&](CommonState& state) {
+        CommonState::Contents contents;
+        if (step % 2 == 1) contents = CommonState::Contents(sgd.get());
+        contents.add("", 0, parameter);
+        if (step % 2 == 1) contents.add("momentum_buffer", 0, momentum);
+        return state.next(contents);
+      };
+      const auto before = digest(a);
+      momentum[at] = 1;
+      differences += before != digest(b);
+      momentum[at] = 0;
+    }
+    // Two parts may have an element in common.
+    EXPECT_THAT(differences, AllOf(Ge(1), Le(2))) << at;
+  }
+}
+
 TEST_P(CommonStates, MayBeClearedBeforeALoop) {
   run_on_ranks(2, [](ProcessGroup world) {
     const Net net = filled(std::make_shared<NetImpl>());
@@ -246,27 +341,34 @@ void flip_bit(const Tensor& tensor) {
 // A block that one rank alone updates is compared in its turn only
 // (MemoryWatch).
 TEST_P(CommonStates, DifferIfBitsOfTheMemoryKeepFlipping) {
-  const Act flips{"Flip",
-                  [](NetImpl& net, Optimizer& optimizer) {
-                    const auto& state = optimizer.state().at(
-                        net.first->weight.unsafeGetTensorImpl());
-                    flip_bit(static_cast<torch::optim::SGDParamState&>(*state)
-                                 .momentum_buffer());
-                  },
-                  "", /*repeats=*/true};
-  for (const ZeroStage zero :
-       {ZeroStage::kNone, ZeroStage::kOptimizerState, ZeroStage::kGradients}) {
-    const std::string failure = on_ranks(2, [&](ProcessGroup world) {
-      const Net net = filled(std::make_shared<NetImpl>(20'000));
-      DistributedDataParallel model(
-          net, world, DistributedDataParallelOptions().zero(zero));
-      auto optimizer = sgd_of(*net);
-      train(world, *net, optimizer, flips,
-            [&](const Tensor& x, const Tensor& y) {
-              model->train_step(x, y, loss_of, optimizer);
-            });
-    });
-    EXPECT_THAT(failure, HasSubstr("'first.weight'")) << static_cast<int>(zero);
+  const std::vector<Act> all{
+      {"Momentum",
+       [](NetImpl& net, Optimizer& optimizer) {
+         const auto& state =
+             optimizer.state().at(net.first->weight.unsafeGetTensorImpl());
+         flip_bit(static_cast<torch::optim::SGDParamState&>(*state)
+                      .momentum_buffer());
+       },
+       "", /*repeats=*/true},
+      {"Parameter",
+       [](NetImpl& net, Optimizer&) { flip_bit(net.first->weight); }, "",
+       /*repeats=*/true}};
+  for (const Act& flips : all) {
+    for (const ZeroStage zero : {ZeroStage::kNone, ZeroStage::kOptimizerState,
+                                 ZeroStage::kGradients}) {
+      const std::string failure = on_ranks(2, [&](ProcessGroup world) {
+        const Net net = filled(std::make_shared<NetImpl>(20'000));
+        DistributedDataParallel model(
+            net, world, DistributedDataParallelOptions().zero(zero));
+        auto optimizer = sgd_of(*net);
+        train(world, *net, optimizer, flips,
+              [&](const Tensor& x, const Tensor& y) {
+                model->train_step(x, y, loss_of, optimizer);
+              });
+      });
+      EXPECT_THAT(failure, HasSubstr("'first.weight'"))
+          << flips.name << ", stage " << static_cast<int>(zero);
+    }
   }
 }
 

@@ -148,6 +148,42 @@ TEST_P(DdpModules, AFrozenDiscriminatorHasTheSameBuffersOnEveryRank) {
   });
 }
 
+// A rank may look at what a trained critic thinks of an input.
+TEST_P(DdpModules, AFrozenEvaluatorSendsNothing) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto critic = filled(std::make_shared<CriticImpl>());
+    DistributedDataParallel<CriticImpl> model(critic, world);
+    const Tensor x = inputs(4 * world.rank(), 4);
+    model->forward(x).sum().backward();
+    critic->eval();
+    for (auto& parameter : critic->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    const uint64_t before = world.sequence_number();
+    const Tensor input = x.clone().requires_grad_();
+    model->forward(input).sum().backward();
+    TORCH_CHECK(input.grad().defined());
+    TORCH_CHECK(world.sequence_number() == before);
+  });
+}
+
+// It can't be computed for one sample, so its value is not checked. Neither is
+// its gradient then.
+TEST_P(DdpModules, ALossOverPairsOfSamplesIsNotRefused) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    const auto net = filled(std::make_shared<NetImpl>());
+    DistributedDataParallel<NetImpl> model(net, world);
+    auto sgd = torch::optim::SGD(net->parameters(), 0.1);
+    model->train_step(
+        inputs(4 * world.rank(), 4), targets(4 * world.rank(), 4),
+        [](const Tensor& output, const Tensor&) {
+          TORCH_CHECK(output.size(0) > 1, "no pair");
+          return (output.slice(0, 1) - output.slice(0, 0, -1)).square().mean();
+        },
+        sgd);
+  });
+}
+
 TEST_P(DdpModules, WithSparseGradientsAreRefused) {
   struct WordsImpl : torch::nn::Module {
     WordsImpl() {
