@@ -605,6 +605,37 @@ TEST(OwnTrainer, ReadsADatasetByOneThreadAtATime) {
   EXPECT_EQ(digests.size(), 1u);
 }
 
+/// Makes all outputs 0 after the last step.
+class Cooling : public Callback {
+ public:
+  explicit Cooling(Trainer<AnnealedImpl>& trainer) : trainer_(trainer) {}
+  void after_step(const RunState&, const Metrics&) override {
+    trainer_.module()->temperature = 1e30;
+  }
+
+ private:
+  Trainer<AnnealedImpl>& trainer_;
+};
+
+TEST(OwnTrainer, EvaluatesWithMembersThatACallbackChanged) {
+  const auto losses_after = [](int64_t epochs, bool cools) {
+    TrainOptions options = small();
+    options.epochs(epochs);
+    Trainer<AnnealedImpl> trainer(
+        [] { return std::make_shared<AnnealedImpl>(); });
+    trainer.data(std::make_shared<Points>(50))
+        .test_data(std::make_shared<Points>(23))
+        .loss(squares)
+        .optimizer([](AnnealedImpl& net) {
+          return std::make_unique<torch::optim::SGD>(net.parameters(), 0.05);
+        });
+    if (cools) trainer.callback(std::make_shared<Cooling>(trainer));
+    return trainer.fit(options).test.metrics;
+  };
+  EXPECT_EQ(losses_after(1, true), losses_after(2, true));
+  EXPECT_NE(losses_after(1, false), losses_after(1, true));
+}
+
 TEST(OwnTrainer, TellsCallbacksTheSamplesAndTheTimeOfSteps) {
   const auto accounts = std::make_shared<Accounts>();
   const RunReport report = curve_trainer().callback(accounts).fit(small());

@@ -48,11 +48,14 @@ void MemberWatch::note(bool had_effect) {
   skip();
 }
 
-void MemberWatch::skip() {
-  seen_.clear();
+void MemberWatch::skip() { seen_ = bytes(); }
+
+std::vector<std::byte> MemberWatch::bytes() const {
+  std::vector<std::byte> all;
   for (const auto& bytes : object_) {
-    seen_.insert(seen_.end(), bytes.begin(), bytes.end());
+    all.insert(all.end(), bytes.begin(), bytes.end());
   }
+  return all;
 }
 
 }  // namespace lockstep

@@ -20,6 +20,8 @@ class MemberWatch {
 
   /// Starts to watch the bytes of `object`, which must outlive the watch.
   void start(Object object);
+  /// Returns the bytes of the object now.
+  std::vector<std::byte> bytes() const;
   /// Returns whether bytes changed since start() or since the last note().
   /// Leaves out bytes that often changed without an effect, such as those of a
   /// counter, except for their 16th, 32nd, 64th, ... change.

@@ -390,6 +390,14 @@ void ReplicaGroup::remake_replicas() {
   }
 }
 
+void ReplicaGroup::follow_members_in_evaluation() {
+  if (!members_.has_change()) return;
+  std::vector<std::byte> members = members_.bytes();
+  if (members == evaluated_members_) return;
+  remake_replicas();
+  evaluated_members_ = std::move(members);
+}
+
 void ReplicaGroup::follow_module() {
   if (original_.identity() == identity_) return;
   rebuild();

@@ -79,8 +79,11 @@ class ReplicaGroup {
   void remake_replicas();
   /// The replicas of now. They outlive remake_replicas() for a backward.
   const std::shared_ptr<Replicas>& replicas() const { return replicas_; }
-  /// Whether the module's forward or backward calls other ranks. False before
-  /// the first step.
+  /// Makes the replicas again if members have changed, without a comparison.
+  /// The next step compares them.
+  void follow_members_in_evaluation();
+  /// Returns whether the module's forward or backward calls other ranks. False
+  /// before the first step.
   bool calls_ranks() const { return calls_ranks_; }
   void set_calls_ranks(bool calls_ranks) { calls_ranks_ = calls_ranks; }
   /// Members of the original that are not registered.
@@ -199,6 +202,7 @@ class ReplicaGroup {
   int64_t remade_ = 0;                 // number of remake_replicas() calls
   bool calls_ranks_ = false;
   MemberWatch members_;
+  std::vector<std::byte> evaluated_members_;  // of the last evaluation
   std::vector<Device> devices_;
   DataParallelOptions options_;
   Device output_device_;

@@ -214,7 +214,7 @@ CommonState::Contents ShardedUpdate::common_state(
   for (size_t p = 0; p < group_.parameters().size(); ++p) {
     contents.add("", p, group_.parameters()[p]);
   }
-  // Where ranks divide the update, each of them has state of its own blocks.
+  // If ranks divide the update, each of them has state of its own blocks.
   if (!optimizer || exchange_->divides_update()) return contents;
   optimizer->for_each_state(
       [&](const std::string& name, size_t p, const Tensor& state) {

@@ -590,7 +590,7 @@ std::vector<int64_t> TrainStep::evaluate(const std::vector<IValue>& inputs,
   const IValue all = tuple_of(inputs, target);
   const DifferentiableInputs whole(all, /*needs_graph=*/false);
   const Shards shards = cut(all, /*trains=*/false);
-  if (group_.members().has_change()) group_.remake_replicas();
+  group_.follow_members_in_evaluation();
   group_.begin(shards.count());
   group_.for_each_shard(
       shards.count(), group_.forward_stream(/*trains=*/false),
