@@ -1,6 +1,7 @@
 // Forwards that write to parameters, as those of an Embedding with max_norm do.
 #include "lockstep/parallel/module/parameter_writes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/functional/loss.h>
@@ -223,6 +224,25 @@ TEST_P(WritesOnRanks, AreRefusedInATrainStep) {
                                             loss_of);
                         }),
                "[parameter-written]");
+}
+
+TEST_P(WritesOnRanks, ToWhatRanksShareAreRefusedInALoop) {
+  const std::string failure = on_ranks(2, [](ProcessGroup world) {
+    const auto net = new_net(/*has_max_norm=*/false);
+    DistributedDataParallel model(net, world);
+    torch::optim::SGD sgd(net->parameters(), 0.5);
+    const Tensor words = part_of(world, words_of(0));
+    const Tensor classes = part_of(world, classes_of(0));
+    model->train_step(words, classes, loss_of, sgd);
+    if (!world.can_share_memory()) throw std::runtime_error("not shared");
+    {
+      const torch::NoGradGuard no_grad;
+      for (Tensor& parameter : net->parameters()) parameter.mul_(2);
+    }
+    loss_of(model->forward(words), classes).backward();
+  });
+  EXPECT_THAT(failure, testing::AnyOf(testing::HasSubstr("[parameter-written]"),
+                                      testing::HasSubstr("not shared")));
 }
 
 TEST_P(WritesOnRanks, BetweenStepsAreTheWayThatWorks) {

@@ -153,7 +153,8 @@ class RankExchange {
   /// Throws ParallelError if a parameter was changed while it was shared, or if
   /// it differs between the ranks when it is about to be shared.
   virtual bool begin_step(bool /*is_driven*/) { return false; }
-  /// Gives this rank its own copy of the parameters.
+  /// Gives this rank its own copy of the parameters. Throws ParallelError if a
+  /// parameter was changed while it was shared.
   virtual void unshare_parameters() {}
   /// Gives every rank rank 0's buffers, as they were at the last end_step(),
   /// except buffers that were loaded or written to since.

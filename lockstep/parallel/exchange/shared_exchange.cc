@@ -325,7 +325,6 @@ bool SharedExchange::is_in_place(size_t p) const {
 
 bool SharedExchange::begin_step(bool is_driven) {
   if (!is_driven) {
-    check_unchanged();
     unshare_parameters();
     return false;
   }
@@ -338,6 +337,11 @@ bool SharedExchange::begin_step(bool is_driven) {
 }
 
 void SharedExchange::unshare_parameters() {
+  check_unchanged();
+  unshare_all();
+}
+
+void SharedExchange::unshare_all() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (is_in_place(p)) unshare(parameters_[p]);
   }
@@ -348,7 +352,7 @@ SharedExchange::~SharedExchange() {
   // The module outlives this object, so each rank gets its own copy of the
   // parameters.
   try {
-    unshare_parameters();
+    unshare_all();
   } catch (const std::exception& error) {
     log_error("ddp",
               fmt::format("the parameters stay shared: {}", text_of(error)));

@@ -60,6 +60,7 @@ class SharedExchange : public RankExchange {
   torch::Tensor take_like(const torch::Tensor& tensor);
   bool is_in_place(size_t p) const;
   void share_parameters(size_t first);
+  void unshare_all();
   /// Records the state that check_unchanged() compares with.
   void note_parameters();
   void check_unchanged();
