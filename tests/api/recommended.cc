@@ -43,7 +43,9 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
   DistributedDataParallel(module, world, DistributedDataParallelOptions()
       .SAYS(find_unused_parameters(true)).SAYS(static_graph(true))
       .SAYS(broadcast_buffers(false)).average(SAYS(GradientAverage::kNone))
-      .zero(SAYS(ZeroStage::kOptimizerState)).SAYS(verify_first_step(false)));
+      .zero(SAYS(ZeroStage::kOptimizerState))
+      .SAYS(verify_first_step(false))
+      .SAYS(verify_ranks(false)));
 }
 
 void save_script(DataParallel<torch::jit::Module> model, std::string path) {

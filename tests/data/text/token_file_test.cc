@@ -251,11 +251,14 @@ TEST_F(Shards, OfDifferentFormatsAreRefused) {
 
 TEST_F(Shards, MustBeThere) {
   write("val_0.bin", {1});
-  for (const auto& path : {folder_.path(), folder_.path("missing")}) {
-    const auto message =
-        error_of<DataError>([&] { TokenFolder(path, "train_"); });
-    EXPECT_TRUE(is_error(message, ErrorCode::kFileAccess, {path, "train_"}));
-  }
+  const auto message_of = [](const std::string& path) {
+    return error_of<DataError>([&] { TokenFolder(path, "train_"); });
+  };
+  const std::string missing = folder_.path("missing");
+  EXPECT_TRUE(is_error(message_of(missing), ErrorCode::kFileAccess,
+                       {missing, "a folder with files of tokens"}));
+  EXPECT_TRUE(is_error(message_of(folder_.path()), ErrorCode::kFileAccess,
+                       {folder_.path(), "train_"}));
 }
 
 TEST_F(Shards, RefuseTokensThatTheyDoNotHave) {
