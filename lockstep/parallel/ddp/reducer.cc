@@ -220,6 +220,9 @@ void Reducer::begin_pass(const Round& round,
   pass_ = Pass{.round = round,
                .places = std::vector<Place>(parameters_.size(), Place::kNone)};
   sync_->begin(expected, round.weight);
+  // A rank whose backward throws does not take part in the last sum, so that
+  // the backward of no other rank ends well.
+  sync_->buckets().hold_last();
 }
 
 std::optional<std::vector<size_t>> Reducer::check_unused() {
@@ -276,6 +279,7 @@ void Reducer::open_pass(int task, const WatchedForwards::Forward& reached) {
   GradientHooks::at_end_of_backward(
       [self = shared_from_this()] { self->close_pass(); },
       [self = shared_from_this()] { self->abandon(); });
+  compare_ranks();
   // Checkpointed parts change the buffers again when they are recomputed.
   if (!is_static) send_buffers();
   prepare_earlier_gradients();
@@ -500,9 +504,7 @@ void Reducer::finish_pass() {
   } else if (options_.find_unused_parameters() && !is_static) {
     exchange_used();
   }
-  // Comes last: a rank whose backward throws does not take part, so that the
-  // backward of no other rank ends well.
-  compare_ranks();
+  sync_->buckets().release_last();
   sync_->finish();
   check_same_parameters();
   write_back();

@@ -250,6 +250,7 @@ std::vector<std::vector<size_t>> GradientBuckets::assignment() const {
 
 void GradientBuckets::begin(double weight) {
   next_ = 0;
+  end_ = parts_.size();
   weight_ = weight;
   for (Bucket& bucket : buckets_) bucket.grads.weight = weight;
   for (Part& part : parts_) part.pending = part.places.size();
@@ -288,13 +289,18 @@ void GradientBuckets::mark_ready(size_t p) {
   send_ready();
 }
 
-void GradientBuckets::mark_all_ready() {
-  for (Part& part : parts_) part.pending = 0;
+void GradientBuckets::release_last() {
+  end_ = parts_.size();
   send_ready();
 }
 
+void GradientBuckets::mark_all_ready() {
+  for (Part& part : parts_) part.pending = 0;
+  release_last();
+}
+
 void GradientBuckets::send_ready() {
-  for (; next_ < parts_.size() && parts_[next_].pending == 0; ++next_) {
+  for (; next_ < end_ && parts_[next_].pending == 0; ++next_) {
     const Part& part = parts_[next_];
     submit("all-reduce", buckets_[part.bucket].grads.index,
            [this, &part] { sum(part); });

@@ -130,6 +130,9 @@ class GradientBuckets {
   /// in place. Must be called once for each parameter of a step, even if it has
   /// no gradient.
   void mark_ready(size_t p);
+  /// Holds back the last sum of this step until release_last().
+  void hold_last() { end_ = parts_.size() - 1; }
+  void release_last();
   /// Starts the rest of the step. Views of parameters that were not marked are
   /// sent with their current contents.
   void mark_all_ready();
@@ -203,6 +206,7 @@ class GradientBuckets {
       in_place_;             // elements to sum in place, by parameter
   std::vector<Part> parts_;  // in the order of the buckets
   size_t next_ = 0;          // next part to be sent
+  size_t end_ = 0;           // no part from here on may be sent yet
   double weight_ = 1;        // weight of this rank in this step
   std::vector<c10::intrusive_ptr<QueuedWork>> works_;
   WorkQueue queue_;  // last, so that it is destroyed first
