@@ -7,9 +7,11 @@
 #include <stdexcept>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/device/torch_compat.h"
 #include "tests/base/error_code_of.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
@@ -286,6 +288,85 @@ const RankTasks async_refusals("async_refusals", [](const ProcessGroup& world) {
   require(torch::equal(after, filled(world.size())), "a sum after refusals");
   require(torch::equal(tensor, filled(1)), "a refused tensor is left alone");
 });
+
+/// A copy of `values` with gaps in memory, made in inference mode.
+at::Tensor inference_copy(const at::Tensor& values) {
+  const c10::InferenceMode mode;
+  at::Tensor wide = torch::zeros({values.numel(), 2}, values.options());
+  wide.select(1, 0).copy_(values);
+  return wide.select(1, 0);
+}
+
+// The queue's thread writes the results, and is not in inference mode.
+const RankTasks async_inference(
+    "async_inference", [](const ProcessGroup& world) {
+      const int size = world.size();
+      const auto own = [&](int r) { return data_of(r, 60, torch::kFloat32); };
+      const auto outputs = [&] {
+        Tensors tensors;
+        for (int r = 0; r < size; ++r) {
+          tensors.push_back(inference_copy(torch::zeros({60})));
+        }
+        return tensors;
+      };
+      const at::Tensor input = inference_copy(own(world.rank()));
+      const Tensors inputs(static_cast<size_t>(size), input);
+
+      // Each call is made again with usual tensors.
+      const auto sum = inference_copy(own(world.rank()));
+      const auto scaled = inference_copy(own(world.rank()));
+      const auto of_root = inference_copy(own(world.rank()));
+      const auto reduced = inference_copy(own(world.rank()));
+      const auto scattered = inference_copy(torch::zeros({60}));
+      const auto reduce_scattered = inference_copy(torch::zeros({60}));
+      const Tensors gathered = outputs(), exchanged = outputs();
+      const Tensors at_root = world.rank() == 0 ? outputs() : Tensors();
+      const bool is_root = world.rank() == 0;
+      const std::vector<Work> works{
+          world.all_reduce(sum, Op::SUM, true),
+          world.all_reduce(scaled, make_pre_mul_sum(0.5), true),
+          world.broadcast(of_root, 0, true),
+          world.reduce(reduced, 0, Op::SUM, true),
+          world.all_gather(gathered, input, true),
+          world.gather(at_root, input, 0, true),
+          world.scatter(scattered, is_root ? inputs : Tensors(), 0, true),
+          world.reduce_scatter(reduce_scattered, inputs, Op::SUM, true),
+          world.all_to_all(exchanged, inputs, true)};
+      for (const Work& work : works) work.wait();
+
+      at::Tensor expected = own(world.rank());
+      world.all_reduce(expected);
+      require(same(sum, expected), "all_reduce");
+      require(same(reduce_scattered, expected), "reduce_scatter");
+      require(!is_root || same(reduced, expected), "reduce");
+      at::Tensor half = own(world.rank());
+      world.all_reduce(half, make_pre_mul_sum(0.5));
+      require(same(scaled, half), "all_reduce with a factor");
+      require(same(of_root, own(0)), "broadcast");
+      require(same(scattered, own(0)), "scatter");
+      for (size_t r = 0; r < gathered.size(); ++r) {
+        const at::Tensor of_rank = own(static_cast<int>(r));
+        require(same(gathered[r], of_rank), "all_gather");
+        require(same(exchanged[r], of_rank), "all_to_all");
+        require(!is_root || same(at_root[r], of_rank), "gather");
+      }
+      if (size == 1) return;
+      const int next = (world.rank() + 1) % size;
+      const int last = (world.rank() + size - 1) % size;
+      const auto received = inference_copy(torch::zeros({60}));
+      const Work sending = world.isend(input, next);
+      world.irecv(received, last).wait();
+      sending.wait();
+      require(same(received, own(last)), "irecv");
+      at::Tensor sparse;
+      {
+        const c10::InferenceMode mode;
+        sparse = own(world.rank()).to_sparse();
+      }
+      world.all_reduce(sparse, Op::SUM, true).wait();
+      require(same(sparse.to_dense(), expected),
+              "all_reduce of sparse tensors");
+    });
 
 /// Small, empty, large and strided tensors of several types in turn.
 Tensors mixed_tensors(int rank) {

@@ -1,5 +1,6 @@
 #include "lockstep/comm/transport/dense.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace lockstep {
@@ -18,8 +19,15 @@ void wait_for_stream_of(const at::Tensor& tensor) {
   c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
-void copy_and_wait(const at::Tensor& destination, const at::Tensor& source) {
+void copy_to(const at::Tensor& destination, const at::Tensor& source) {
+  // LibTorch lets only code in inference mode write such a tensor.
+  const c10::InferenceMode mode(destination.is_inference() ||
+                                c10::InferenceMode::is_enabled());
   destination.copy_(source);
+}
+
+void copy_and_wait(const at::Tensor& destination, const at::Tensor& source) {
+  copy_to(destination, source);
   wait_for_stream_of(destination);
 }
 

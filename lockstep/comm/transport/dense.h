@@ -14,8 +14,11 @@ std::span<std::byte> bytes_of_dense(const at::Tensor& dense);
 /// Waits until this thread's stream on the device of `tensor` has done its
 /// work. Returns at once for a tensor on the host.
 void wait_for_stream_of(const at::Tensor& tensor);
-/// Copies `source` to `destination`, and waits until it is there. If the
-/// destination is on a GPU and has gaps, LibTorch's copy ends with a kernel.
+/// Copies `source` to `destination`, a tensor of the caller. It may have been
+/// made in inference mode, and this thread may not be in that mode.
+void copy_to(const at::Tensor& destination, const at::Tensor& source);
+/// Does copy_to(), and waits until the values are there. If the destination is
+/// on a GPU and has gaps, LibTorch's copy ends with a kernel.
 void copy_and_wait(const at::Tensor& destination, const at::Tensor& source);
 
 /// A dense tensor that receives the result for a tensor which may have gaps or

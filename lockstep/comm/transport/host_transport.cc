@@ -74,7 +74,7 @@ shm::Reduction all_reduction(at::ScalarType type, const c10d::ReduceOp& op) {
 void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
                            const shm::Reduction& reduction) {
   if (is_premul(op) && !reduction.combine_scaled) {
-    tensor.copy_(scaled(tensor, op));
+    copy_to(tensor, scaled(tensor, op));
   }
 }
 

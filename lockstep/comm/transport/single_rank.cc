@@ -7,6 +7,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/dense.h"
 #include "lockstep/comm/transport/shared_memory_impl.h"
 #include "lockstep/comm/transport/tree_reduce.h"
 
@@ -21,7 +22,7 @@ namespace {
 }
 
 void reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) tensor.copy_(scaled(tensor, op));
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) copy_to(tensor, scaled(tensor, op));
 }
 
 /// Performs the collectives of one rank.
@@ -34,27 +35,27 @@ struct Perform {
   void operator()(const Reduce& call) const { reduce(call.tensor, call.op); }
   void operator()(const Broadcast&) const {}
   void operator()(const AllGather& call) const {
-    call.outputs[0].copy_(call.input);
+    copy_to(call.outputs[0], call.input);
   }
   void operator()(const AllGatherIntoTensor& call) const {
-    call.output.copy_(call.input.reshape(call.output.sizes()));
+    copy_to(call.output, call.input.reshape(call.output.sizes()));
   }
   void operator()(const Gather& call) const {
-    call.outputs[0].copy_(call.input);
+    copy_to(call.outputs[0], call.input);
   }
   void operator()(const Scatter& call) const {
-    call.output.copy_(call.inputs[0]);
+    copy_to(call.output, call.inputs[0]);
   }
   void operator()(const ReduceScatter& call) const {
-    call.output.copy_(call.inputs[0]);
+    copy_to(call.output, call.inputs[0]);
     reduce(call.output, call.op);
   }
   void operator()(const ReduceScatterTensor& call) const {
-    call.output.copy_(call.input.reshape(call.output.sizes()));
+    copy_to(call.output, call.input.reshape(call.output.sizes()));
     reduce(call.output, call.op);
   }
   void operator()(const AllToAll& call) const {
-    call.outputs[0].copy_(call.inputs[0]);
+    copy_to(call.outputs[0], call.inputs[0]);
   }
   void operator()(const Barrier&) const {}
   void operator()(const ShareMemory& call) const {

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/transport/dense.h"
 #include "lockstep/comm/transport/tree_reduce.h"
 
 namespace lockstep {
@@ -141,9 +142,9 @@ void sparse_all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
                         ? torch::div(sum_of_values, size, "trunc")
                         : sum_of_values / size;
   }
-  tensor.copy_(torch::sparse_coo_tensor(sum.indices(), sum_of_values.to(type),
-                                        own_tensor.sizes())
-                   ._coalesced_(true));
+  copy_to(tensor, torch::sparse_coo_tensor(
+                      sum.indices(), sum_of_values.to(type), own_tensor.sizes())
+                      ._coalesced_(true));
 }
 
 }  // namespace lockstep
