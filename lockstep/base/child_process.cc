@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,7 +19,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/start_thread.h"
 #include "lockstep/base/stopwatch.h"
 
 namespace lockstep {
@@ -196,6 +201,39 @@ void reap(pid_t pid) {
   }
 }
 
+/// Returns a descriptor that becomes readable when child `pid` has ended, for
+/// systems without pidfd_open(). If that fails, it is not open, and errno says
+/// why.
+FileDescriptor event_at_end(pid_t pid) {
+  FileDescriptor event(::eventfd(0, EFD_CLOEXEC));
+  if (!event.is_open()) return {};
+  const auto ended = std::make_shared<FileDescriptor>(
+      ::fcntl(event.get(), F_DUPFD_CLOEXEC, 0));
+  if (!ended->is_open()) return {};
+  const auto wait = [pid, ended] {
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) !=
+               0 &&
+           errno == EINTR) {
+    }
+    ::eventfd_write(ended->get(), 1);
+  };
+  // The thread must not get this program's signals.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool has_started = true;
+  try {
+    start_thread("process", "the end of a child", wait).detach();
+  } catch (const Error&) {
+    has_started = false;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (has_started) return event;
+  errno = EAGAIN;
+  return {};
+}
+
 }  // namespace
 
 ProcessStartError::ProcessStartError(const std::string& program, int error)
@@ -237,10 +275,16 @@ ChildProcess ChildProcess::adopt(pid_t pid) {
 }
 
 void ChildProcess::watch(const std::string& name) {
-  pidfd_ =
+  end_fd_ =
       FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
-  if (pidfd_.is_open()) return;
-  const int error = errno;
+  if (end_fd_.is_open()) return;
+  int error = errno;
+  // Linux before 5.3, or a container that refuses unknown system calls.
+  if (error == ENOSYS || error == EPERM) {
+    end_fd_ = event_at_end(pid_);
+    if (end_fd_.is_open()) return;
+    error = errno;
+  }
   if (error == ESRCH) {
     note_unknown_end();
     return;
@@ -249,19 +293,18 @@ void ChildProcess::watch(const std::string& name) {
   reap(pid_);
   throw IoError({.code = ErrorCode::kProcessStart,
                  .what = "can't watch the process of " + name,
-                 .expected = "Linux 5.3 or later",
                  .got = std::strerror(error)});
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       grace_s_(other.grace_s_),
-      pidfd_(std::move(other.pidfd_)),
+      end_fd_(std::move(other.end_fd_)),
       end_(other.end_),
       is_reaped_(other.is_reaped_) {}
 
 void ChildProcess::note_end(const siginfo_t& info) {
-  pidfd_.close();
+  end_fd_.close();
   end_ = info.si_code == CLD_EXITED ? ProcessEnd{.exit_code = info.si_status}
                                     : ProcessEnd{.signal = info.si_status};
 }
@@ -269,7 +312,7 @@ void ChildProcess::note_end(const siginfo_t& info) {
 // Marks the process as ended in an unknown way. If this process ignores
 // SIGCHLD, the kernel reaps its children.
 void ChildProcess::note_unknown_end() {
-  pidfd_.close();
+  end_fd_.close();
   end_ = ProcessEnd{.is_known = false};
   is_reaped_ = true;
 }

@@ -70,7 +70,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   /// Returns a descriptor that becomes readable when the process has ended.
   /// Negative once poll_end() has returned the end.
-  int end_fd() const { return pidfd_.get(); }
+  int end_fd() const { return end_fd_.get(); }
   /// Returns false once poll_end() has returned the end.
   bool is_running() const { return !end_.has_value(); }
   /// Returns how the process ended, or nothing while it runs.
@@ -83,14 +83,14 @@ class ChildProcess {
 
  private:
   ChildProcess() = default;
-  // Opens pidfd_, or ends the process and throws IoError.
+  // Opens end_fd_, or ends the process and throws IoError.
   void watch(const std::string& name);
   void note_end(const siginfo_t& info);
   void note_unknown_end();
 
   pid_t pid_ = -1;
   double grace_s_ = 0;
-  FileDescriptor pidfd_;
+  FileDescriptor end_fd_;
   std::optional<ProcessEnd> end_;
   bool is_reaped_ = false;
 };

@@ -1,6 +1,7 @@
 #include "lockstep/shm/peer_process.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <poll.h>
@@ -30,15 +31,30 @@ std::string checked_process_stat(pid_t pid) {
   return fields;
 }
 
-}  // namespace
+/// Returns whether pidfd_open() failed because this system does not have it:
+/// Linux before 5.3, or a container that refuses unknown system calls.
+bool is_unavailable(int error) { return error == ENOSYS || error == EPERM; }
 
-uint64_t start_time_of(pid_t pid) {
-  std::istringstream fields(checked_process_stat(pid));
+uint64_t start_time_in(const std::string& stat) {
+  std::istringstream fields(stat);
   std::string skipped;
   for (int field = 3; field < 22; ++field) fields >> skipped;
   uint64_t ticks = 0;
   fields >> ticks;
   return ticks;
+}
+
+/// Returns whether the process that started at `start_time` has ended.
+bool has_ended_in_proc(pid_t pid, uint64_t start_time) {
+  const std::string stat = process_stat(pid);
+  if (stat.empty()) return ::kill(pid, 0) != 0 && errno == ESRCH;
+  return stat[0] == 'Z' || stat[0] == 'X' || start_time_in(stat) != start_time;
+}
+
+}  // namespace
+
+uint64_t start_time_of(pid_t pid) {
+  return start_time_in(checked_process_stat(pid));
 }
 
 uint64_t own_start_time() noexcept {
@@ -50,25 +66,34 @@ uint64_t own_start_time() noexcept {
 }
 
 PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
-    : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
+    : pid_(pid),
+      start_time_(start_time),
+      pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
   const int error = errno;
   if (!pidfd_.is_open() && is_out_of_resources(error)) {
     throw OutOfResources(
         "comm", fmt::format("can't watch process {} of another rank", pid),
         error);
   }
-  const bool is_there = pidfd_.is_open();
-  if (is_there && (start_time == 0 || start_time_of(pid) == start_time)) return;
+  bool is_there = pidfd_.is_open();
+  if (!is_there && is_unavailable(error)) {
+    is_there = ::kill(pid, 0) == 0 || errno == EPERM;
+    if (start_time_ == 0) start_time_ = start_time_of(pid);
+    if (!has_ended()) return;
+  } else if (is_there &&
+             (start_time == 0 || start_time_of(pid) == start_time)) {
+    return;
+  }
   throw CommError(
       {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format("process {} of another rank is gone", pid),
-       .got =
-           is_there ? "another process of that number" : std::strerror(error),
+       .got = is_there ? "another process of that number"
+                       : std::strerror(is_unavailable(error) ? ESRCH : error),
        .fix = "look at that rank's own error"});
 }
 
 bool PeerProcess::has_ended() const {
-  if (!pidfd_.is_open()) return false;
+  if (is_watched_in_proc()) return has_ended_in_proc(pid_, start_time_);
   pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&ended, 1, 0) > 0;
 }
@@ -78,6 +103,7 @@ bool may_any_have_ended(std::span<const PeerProcess> peers) {
   fds.reserve(peers.size());
   // poll() skips a descriptor of -1, that of a process that is not watched.
   for (const PeerProcess& peer : peers) {
+    if (peer.is_watched_in_proc()) return true;
     fds.push_back({.fd = peer.pidfd_.get(), .events = POLLIN, .revents = 0});
   }
   // If poll() fails, the caller looks at each process.

@@ -17,8 +17,9 @@ uint64_t start_time_of(pid_t pid);
 /// Returns the start time of this process, or 0 if it can't be read.
 uint64_t own_start_time() noexcept;
 
-/// Another process of this host. It is watched through a pidfd, so its end is
-/// noticed at once, and a new process with the same id is not mistaken for it.
+/// Another process of this host. It is watched through a pidfd, or in /proc if
+/// the system has no pidfd_open(). A new process with the same id is not
+/// mistaken for it.
 class PeerProcess {
  public:
   PeerProcess() = default;
@@ -36,12 +37,15 @@ class PeerProcess {
  private:
   friend bool may_any_have_ended(std::span<const PeerProcess> peers);
 
+  bool is_watched_in_proc() const { return pid_ != 0 && !pidfd_.is_open(); }
+
   pid_t pid_ = 0;
+  uint64_t start_time_ = 0;
   FileDescriptor pidfd_;
 };
 
 /// Returns whether any of the processes may have ended. Makes one system call,
-/// however many there are.
+/// however many there are. Always returns true for processes without a pidfd.
 bool may_any_have_ended(std::span<const PeerProcess> peers);
 
 }  // namespace lockstep::shm

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/process.h"
 #include "tests/base/is_error.h"
+#include "tests/base/refused_call.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::child_process_test {
@@ -302,6 +304,23 @@ TEST(ChildProcess, KnowsThatItWasReapedWhereSigchldIsIgnored) {
   ChildProcess killed(program({"/bin/sleep", "600"}));
   killed.end();
   EXPECT_FALSE(killed.poll_end()->is_known);
+}
+
+TEST(ChildProcess, IsWatchedWithoutPidfdOpen) {
+  for (const int error : {ENOSYS, EPERM}) {
+    with_refused_call(SYS_pidfd_open, error, [] {
+      Pipe in = make_pipe();
+      ChildOptions options = shell("read line; exit 7");
+      options.in_fd = in.read.get();
+      ChildProcess child(options);
+      pollfd ended{child.end_fd(), POLLIN, 0};
+      EXPECT_EQ(::poll(&ended, 1, 20), 0) << "it runs";
+      in.write.close();
+      EXPECT_TRUE(becomes_readable(child.end_fd()));
+      ASSERT_TRUE(child.poll_end());
+      EXPECT_EQ(child.poll_end()->exit_code, 7);
+    });
+  }
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 #include "lockstep/base/atomic_folder.h"
 #include "lockstep/base/error.h"
+#include "tests/base/refused_call.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/base/without_file_locks.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +36,7 @@ TEST(FileLock, IsTakenWhileAnotherDescriptorHoldsIt) {
 TEST(FileLock, IsNotTakenOnAFileSystemWithoutLocks) {
   const TemporaryFolder folder;
   for (const int error : kWithoutLocks) {
-    without_file_locks(error, [&] {
+    with_refused_call(SYS_flock, error, [&] {
       const FileDescriptor file = open_folder(folder.path());
       EXPECT_EQ(try_lock(file), FileLock::kUnsupported) << error;
       EXPECT_EQ(errno, error);
@@ -59,7 +59,7 @@ TEST(FileLock, NoticesThatTheFileWasRemovedOrReplaced) {
 TEST(AtomicFolder, IsWrittenOnAFileSystemWithoutLocks) {
   for (const int error : kWithoutLocks) {
     const TemporaryFolder parent;
-    without_file_locks(error, [&] {
+    with_refused_call(SYS_flock, error, [&] {
       AtomicFolder folder(parent.path("whole"));
       write_text(folder.temporary() + "/file", "content");
       // Nothing shows that the owner is dead.

@@ -1,10 +1,12 @@
 #include "lockstep/shm/group.h"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <string>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -15,7 +17,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/shm/collectives.h"
+#include "lockstep/shm/peer_process.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/refused_call.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/shm/ranks.h"
 
@@ -84,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, MismatchedCalls,
                          testing::Values(Kind::kThreads, Kind::kProcesses),
                          InstanceName());
 
-TEST(Group, NamesAKilledRankWithinASecond) {
+void name_a_killed_rank_within_a_second() {
   SleepingPeer peer;
   Group group(peer.segment(), 0, 2, kLong);
   call(group, Operation::kBarrier);
@@ -98,6 +102,27 @@ TEST(Group, NamesAKilledRankWithinASecond) {
       message, ErrorCode::kCollectiveFailed,
       {"rank 1", "pid " + std::to_string(pid), "all_reduce, 12 x float32"});
   EXPECT_THROW(call(group, Operation::kBarrier), CommError);
+}
+
+TEST(Group, NamesAKilledRankWithinASecond) {
+  name_a_killed_rank_within_a_second();
+}
+
+TEST(Group, NamesAKilledRankWithoutPidfdOpen) {
+  for (const int error : {ENOSYS, EPERM}) {
+    with_refused_call(SYS_pidfd_open, error,
+                      name_a_killed_rank_within_a_second);
+  }
+}
+
+TEST(PeerProcess, ThatIsGoneIsRefusedWithoutPidfdOpen) {
+  with_refused_call(SYS_pidfd_open, ENOSYS, [] {
+    const uint64_t start_time = own_start_time();
+    EXPECT_FALSE(PeerProcess(::getpid(), start_time).has_ended());
+    expect_problem(
+        error_of<CommError>([&] { PeerProcess(::getpid(), start_time + 1); }),
+        ErrorCode::kCollectiveFailed, {"another process of that number"});
+  });
 }
 
 TEST(Group, NamesAStoppedRankAtTheTimeout) {

@@ -20,8 +20,8 @@
 #include "lockstep/base/log.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/refused_call.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/base/without_file_locks.h"
 #include "tests/train/runs.h"
 
 namespace lockstep::train {
@@ -120,7 +120,7 @@ TEST(RunLock, WarnsOnAFileSystemWithoutLocks) {
   for (const int error : {ENOSYS, ENOLCK, ENOTSUP}) {
     const TemporaryFolder folder;
     const LogCapture log;
-    without_file_locks(error, [&] {
+    with_refused_call(SYS_flock, error, [&] {
       ImageTraining options = sharded_run();
       options.out_dir(folder.path("run"));
       const RunReport report = run_training(options);

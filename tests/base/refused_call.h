@@ -11,13 +11,15 @@
 
 namespace lockstep {
 
-/// Runs `act` in a thread whose calls of flock() fail with `error`, as on a
-/// file system without locks. The threads that it starts see the same.
-inline void without_file_locks(int error, const std::function<void()>& act) {
+/// Runs `act` in a thread whose system calls `number` (SYS_...) fail with
+/// `error`, as in a container that refuses them. The threads and processes that
+/// it starts see the same.
+inline void with_refused_call(unsigned number, int error,
+                              const std::function<void()>& act) {
   std::thread thread([&] {
     sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
         BPF_STMT(BPF_RET | BPF_K,
                  SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
