@@ -120,7 +120,10 @@ CollectiveCall CallFactory::reduce_scatter(const at::Tensor& output,
   const CallChecks check = checks("reduce_scatter");
   check.output(output);
   check.inputs(parts);
-  check.parts(parts, output);
+  check.same_count("an input for each rank", static_cast<size_t>(size_),
+                   parts.size());
+  for (const auto& part : parts) check.same_type(part, output);
+  check.same_size(output, parts[static_cast<size_t>(rank_)]);
   check.reduction(output, op);
   return {.type = OpType::REDUCE_SCATTER,
           .outputs = {output},

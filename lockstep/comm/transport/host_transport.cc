@@ -123,6 +123,12 @@ const char* function_name(c10d::OpType type) {
   return title == titles.end() ? "collective" : title->second;
 }
 
+bool are_equally_long(const Tensors& tensors) {
+  return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+    return tensor.numel() == tensors[0].numel();
+  });
+}
+
 /// Returns equal parts of `bytes`, one for each rank.
 template <typename Byte>
 std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
@@ -265,6 +271,7 @@ struct Perform {
   }
 
   void operator()(const ReduceScatter& call) const {
+    if (!are_equally_long(call.inputs)) return reduce_each(call);
     Result result(call.output);
     Tensors inputs = call.inputs;
     if (is_premul(call.op)) {
@@ -276,6 +283,17 @@ struct Perform {
     begin(Operation::kReduceScatter, call.output, -1, &call.op);
     backend.reduce_scatter(result.bytes(), parts.bytes(), reduction);
     result.write_back();
+  }
+
+  /// Reduces each part of a reduce-scatter to its rank. For parts of different
+  /// sizes.
+  void reduce_each(const ReduceScatter& call) const {
+    for (int root = 0; root < size; ++root) {
+      const at::Tensor& part = call.inputs[static_cast<size_t>(root)];
+      if (rank == root)
+        copy_and_wait(call.output, part.reshape(call.output.sizes()));
+      (*this)(Reduce{rank == root ? call.output : part, root, call.op});
+    }
   }
 
   void operator()(const ReduceScatterTensor& call) const {

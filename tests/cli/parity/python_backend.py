@@ -180,6 +180,20 @@ def asynchronous(check):
     assert torch.equal(doubled, tensor * 2)
 
 
+def uneven_reduce_scatter(check):
+    n, rank = check.size, check.rank
+    for dtype, is_async in itertools.product([torch.float32, torch.int64], [False, True]):
+        def call(group):
+            output = torch.zeros(3 * rank, dtype=dtype)
+            inputs = [check.values(3 * peer, dtype, peer) for peer in range(n)]
+            work = dist.reduce_scatter(output, inputs, group=group, async_op=is_async)
+            if is_async:
+                work.wait()
+            return [output, *inputs]
+
+        check.same(("uneven reduce_scatter", dtype, is_async), call)
+
+
 def coalesced(check):
     def call(group):
         tensors = [check.values(50, torch.float32, salt) for salt in range(5)]
@@ -288,7 +302,7 @@ def main():
     lockstep.register()
     check = Check()
     for part in (reductions, copies, single_tensors, uneven_all_to_all, messages,
-                 asynchronous, coalesced, sparse, objects, groups, ddp_losses,
+                 asynchronous, uneven_reduce_scatter, coalesced, sparse, objects, groups, ddp_losses,
                  refusals):
         part(check)
         dist.barrier()
