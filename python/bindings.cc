@@ -72,8 +72,16 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
   }
   transport->set_name(std::move(name));
   Transport* const plain = transport.get();
+  const auto make = [name = plain->name()](const auto& store_of_part,
+                                           int part_rank, int part_size,
+                                           std::chrono::milliseconds limit) {
+    std::optional<py::gil_scoped_release> no_gil;
+    if (PyGILState_Check()) no_gil.emplace();
+    return make_backend(store_of_part, part_rank, part_size, limit, name);
+  };
   return c10d_backend(
-      std::shared_ptr<Transport>(plain, EndWithoutGil{std::move(transport)}));
+      std::shared_ptr<Transport>(plain, EndWithoutGil{std::move(transport)}),
+      make);
 }
 
 }  // namespace

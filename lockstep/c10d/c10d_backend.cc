@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/transport/device_transport.h"
@@ -94,9 +95,10 @@ class C10dBackend : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
 
-  explicit C10dBackend(std::shared_ptr<Transport> transport)
+  C10dBackend(std::shared_ptr<Transport> transport, MakeBackend make)
       : Backend(transport->rank(), transport->size()),
-        transport_(std::move(transport)) {}
+        transport_(std::move(transport)),
+        make_(std::move(make)) {}
 
   const std::string getBackendName() const override {
     return transport_->name();
@@ -106,6 +108,23 @@ class C10dBackend : public c10d::Backend {
     return c10::make_intrusive<Options>(getBackendName(),
                                         transport_->timeout());
   }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  bool supportsSplitting() const override { return make_ != nullptr; }
+
+  /// Returns the backend of the ranks of this group that are in `ranks`, in
+  /// that order, or null on other ranks.
+  c10::intrusive_ptr<Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override {
+    const auto own = std::ranges::find(ranks, getRank());
+    if (!make_ || own == ranks.end()) return nullptr;
+    return make_(store->clone(), static_cast<int>(own - ranks.begin()),
+                 static_cast<int>(ranks.size()),
+                 options ? options->timeout : transport_->timeout());
+  }
+#endif
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { messages_.emplace(); }
@@ -379,6 +398,7 @@ class C10dBackend : public c10d::Backend {
   }
 
   std::shared_ptr<Transport> transport_;
+  const MakeBackend make_;
   // Messages since startCoalescing().
   std::optional<CoalescedWork::Works> messages_;
 };
@@ -390,11 +410,11 @@ c10::intrusive_ptr<c10d::Backend> c10d_backend(const ProcessGroup& group) {
 }
 
 c10::intrusive_ptr<c10d::Backend> c10d_backend(
-    const std::shared_ptr<Transport>& transport) {
+    const std::shared_ptr<Transport>& transport, MakeBackend make) {
   if (const auto* device = dynamic_cast<DeviceTransport*>(transport.get())) {
     return device->backend();
   }
-  return c10::make_intrusive<C10dBackend>(transport);
+  return c10::make_intrusive<C10dBackend>(transport, std::move(make));
 }
 
 }  // namespace lockstep

@@ -253,6 +253,28 @@ def groups(check):
         dist.destroy_process_group(group)
 
 
+def split_groups(check):
+    """The halves of the world, in the order of their lists, and rank 0 without others."""
+    n, rank = check.size, check.rank
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if version < (2, 15) or dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        return
+    backwards = [list(reversed(range(n // 2, n))), list(range(n // 2))]
+    for split in ([part for part in backwards if part], [[0]]):
+        def call(parent):
+            part = dist.split_group(parent, split)
+            if part is None or part == dist.GroupMember.NON_GROUP_MEMBER:
+                return []
+            summed, first = check.values(1000, torch.float32), torch.tensor([rank])
+            dist.all_reduce(summed, group=part)
+            dist.broadcast(first, group=part, group_src=0)
+            where = torch.tensor([part.rank(), part.size()])
+            dist.destroy_process_group(part)
+            return [summed, first, where]
+
+        check.same(("split_group", split), call)
+
+
 def ddp_losses(check):
     """DDP over both backends has the same losses, but for the order of the sums.
 
@@ -302,7 +324,8 @@ def main():
     lockstep.register()
     check = Check()
     for part in (reductions, copies, single_tensors, uneven_all_to_all, messages,
-                 asynchronous, uneven_reduce_scatter, coalesced, sparse, objects, groups, ddp_losses,
+                 asynchronous, uneven_reduce_scatter, coalesced, sparse, objects, groups, split_groups,
+                 ddp_losses,
                  refusals):
         part(check)
         dist.barrier()
