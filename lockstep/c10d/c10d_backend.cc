@@ -153,7 +153,15 @@ class C10dBackend : public c10d::Backend {
   /// share memory. Collective: c10d's Reducer calls it on all ranks with the
   /// same size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
-    const auto type = options.dtype().toScalarType();
+    auto type = options.dtype().toScalarType();
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+    // The Reducer uses a bucket of complex gradients as one of real numbers,
+    // but makes the view only if it has allocated the bucket itself.
+    if (c10::isComplexType(type) && size >= 0) {
+      type = c10::toRealValueType(type);
+      size *= 2;
+    }
+#endif
     if (size < 0 || !options.device().is_cpu()) {
       throw InvalidArgument(
           "comm",

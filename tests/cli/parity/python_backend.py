@@ -275,6 +275,31 @@ def split_groups(check):
         check.same(("split_group", split), call)
 
 
+def gradients_of_each_type(check):
+    """Each type of parameter, in buckets that ranks share."""
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        return  # as in ddp_losses()
+    types = [torch.float32, torch.float64, torch.float16, torch.bfloat16,
+             torch.complex64, torch.complex128]
+
+    def train(group):
+        torch.manual_seed(1)
+        model = torch.nn.Module()
+        model.all = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.randint(1, 4, (1003,)).to(dtype)) for dtype in types)
+        model.forward = lambda x: sum(
+            torch.view_as_real(p * p).sum() * x if p.is_complex() else (p * x).sum()
+            for p in model.parameters())
+        ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        for step in range(2):
+            ddp.zero_grad()
+            # The average is exact, too.
+            ddp(torch.tensor(float(check.size * (check.rank + step)))).backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    check.same("gradients of each type", train)
+
+
 def ddp_losses(check):
     """DDP over both backends has the same losses, but for the order of the sums.
 
@@ -325,7 +350,7 @@ def main():
     check = Check()
     for part in (reductions, copies, single_tensors, uneven_all_to_all, messages,
                  asynchronous, uneven_reduce_scatter, coalesced, sparse, objects, groups, split_groups,
-                 ddp_losses,
+                 gradients_of_each_type, ddp_losses,
                  refusals):
         part(check)
         dist.barrier()
