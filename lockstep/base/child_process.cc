@@ -21,6 +21,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/process.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/stopwatch.h"
 
@@ -275,12 +276,10 @@ ChildProcess ChildProcess::adopt(pid_t pid) {
 }
 
 void ChildProcess::watch(const std::string& name) {
-  end_fd_ =
-      FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0U)));
+  end_fd_ = open_pidfd(pid_);
   if (end_fd_.is_open()) return;
   int error = errno;
-  // Linux before 5.3, or a container that refuses unknown system calls.
-  if (error == ENOSYS || error == EPERM) {
+  if (error == ENOSYS) {
     end_fd_ = event_at_end(pid_);
     if (end_fd_.is_open()) return;
     error = errno;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
 
@@ -158,6 +159,14 @@ std::string process_stat(pid_t pid) {
 pid_t parent_of(pid_t pid) {
   const std::string fields = process_stat(pid);
   return fields.size() > 2 ? std::atoi(fields.c_str() + 2) : -1;
+}
+
+FileDescriptor open_pidfd(pid_t pid) {
+  FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
+  // Seccomp filters of older container runtimes answer EPERM to a call that
+  // they don't know.
+  if (!pidfd.is_open() && errno == EPERM) errno = ENOSYS;
+  return pidfd;
 }
 
 }  // namespace lockstep

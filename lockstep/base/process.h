@@ -6,6 +6,8 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "lockstep/base/file_descriptor.h"
+
 namespace lockstep {
 
 /// A program to run to its end, in its own process group.
@@ -61,5 +63,10 @@ std::string process_stat(pid_t pid);
 
 /// Returns the parent of process `pid`, or -1 if there is no such process.
 pid_t parent_of(pid_t pid);
+
+/// Returns a descriptor that becomes readable when process `pid` has ended
+/// (pidfd_open(2)). If that fails, it is not open, and errno says why: ENOSYS
+/// on Linux before 5.3, and in containers that refuse unknown system calls.
+FileDescriptor open_pidfd(pid_t pid);
 
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <exception>
 #include <poll.h>
 #include <sstream>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
@@ -30,10 +29,6 @@ std::string checked_process_stat(pid_t pid) {
   }
   return fields;
 }
-
-/// Returns whether pidfd_open() failed because this system does not have it:
-/// Linux before 5.3, or a container that refuses unknown system calls.
-bool is_unavailable(int error) { return error == ENOSYS || error == EPERM; }
 
 uint64_t start_time_in(const std::string& stat) {
   std::istringstream fields(stat);
@@ -68,7 +63,7 @@ uint64_t own_start_time() noexcept {
 PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
     : pid_(pid),
       start_time_(start_time),
-      pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
+      pidfd_(open_pidfd(pid)) {
   const int error = errno;
   if (!pidfd_.is_open() && is_out_of_resources(error)) {
     throw OutOfResources(
@@ -76,7 +71,7 @@ PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
         error);
   }
   bool is_there = pidfd_.is_open();
-  if (!is_there && is_unavailable(error)) {
+  if (!is_there && error == ENOSYS) {
     is_there = ::kill(pid, 0) == 0 || errno == EPERM;
     if (start_time_ == 0) start_time_ = start_time_of(pid);
     if (!has_ended()) return;
@@ -88,7 +83,7 @@ PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
       {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format("process {} of another rank is gone", pid),
        .got = is_there ? "another process of that number"
-                       : std::strerror(is_unavailable(error) ? ESRCH : error),
+                       : std::strerror(error == ENOSYS ? ESRCH : error),
        .fix = "look at that rank's own error"});
 }
 

@@ -290,8 +290,9 @@ struct Perform {
   void reduce_each(const ReduceScatter& call) const {
     for (int root = 0; root < size; ++root) {
       const at::Tensor& part = call.inputs[static_cast<size_t>(root)];
-      if (rank == root)
+      if (rank == root) {
         copy_and_wait(call.output, part.reshape(call.output.sizes()));
+      }
       (*this)(Reduce{rank == root ? call.output : part, root, call.op});
     }
   }

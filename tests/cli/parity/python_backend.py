@@ -349,9 +349,8 @@ def main():
     lockstep.register()
     check = Check()
     for part in (reductions, copies, single_tensors, uneven_all_to_all, messages,
-                 asynchronous, uneven_reduce_scatter, coalesced, sparse, objects, groups, split_groups,
-                 gradients_of_each_type, ddp_losses,
-                 refusals):
+                 asynchronous, uneven_reduce_scatter, coalesced, sparse, objects,
+                 groups, split_groups, gradients_of_each_type, ddp_losses, refusals):
         part(check)
         dist.barrier()
     assert dist.get_backend(check.ours) == "lockstep"
