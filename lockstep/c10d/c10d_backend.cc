@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <torch/version.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/torch_backend.h"
 #include "lockstep/comm/transport/device_transport.h"
 #include "lockstep/comm/transport/joined_messages.h"
 #include "lockstep/comm/transport/queued_work.h"
@@ -89,14 +89,14 @@ class CoalescedWork : public c10d::Work {
 /// A c10d backend whose calls are those of a ProcessGroup over shm or tcp. Its
 /// calls and those of the ProcessGroup go through one queue, in the order in
 /// which they are made.
-class C10dBackend : public c10d::Backend {
+class C10dBackend : public TorchBackend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
 
   C10dBackend(std::shared_ptr<Transport> transport, MakeBackend make)
-      : Backend(transport->rank(), transport->size()),
+      : TorchBackend(transport->rank(), transport->size()),
         transport_(std::move(transport)),
         make_(std::move(make)) {}
 
@@ -109,7 +109,6 @@ class C10dBackend : public c10d::Backend {
                                         transport_->timeout());
   }
 
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool supportsSplitting() const override { return make_ != nullptr; }
 
   /// Returns the backend of the ranks of this group that are in `ranks`, in
@@ -124,7 +123,6 @@ class C10dBackend : public c10d::Backend {
                  static_cast<int>(ranks.size()),
                  options ? options->timeout : transport_->timeout());
   }
-#endif
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { messages_.emplace(); }
@@ -154,14 +152,10 @@ class C10dBackend : public c10d::Backend {
   /// same size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     auto type = options.dtype().toScalarType();
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-    // The Reducer uses a bucket of complex gradients as one of real numbers,
-    // but makes the view only if it has allocated the bucket itself.
-    if (c10::isComplexType(type) && size >= 0) {
+    if (kComplexBucketsAreReal && c10::isComplexType(type) && size >= 0) {
       type = c10::toRealValueType(type);
       size *= 2;
     }
-#endif
     if (size < 0 || !options.device().is_cpu()) {
       throw InvalidArgument(
           "comm",

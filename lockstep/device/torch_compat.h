@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/headeronly/version.h>
 
-/// Differences between the supported versions of LibTorch, 2.11 to 2.15. No
-/// other file checks the version.
+/// Differences between the supported versions of LibTorch, 2.11 to 2.15. Only
+/// this file and c10d/torch_backend.h check the version.
 
 namespace lockstep {
 

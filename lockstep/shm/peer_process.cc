@@ -61,9 +61,7 @@ uint64_t own_start_time() noexcept {
 }
 
 PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
-    : pid_(pid),
-      start_time_(start_time),
-      pidfd_(open_pidfd(pid)) {
+    : pid_(pid), start_time_(start_time), pidfd_(open_pidfd(pid)) {
   const int error = errno;
   if (!pidfd_.is_open() && is_out_of_resources(error)) {
     throw OutOfResources(
