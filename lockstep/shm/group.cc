@@ -60,6 +60,8 @@ struct Group::Header {
 struct Group::Line {
   alignas(64) EventCount arrivals;  ///< number of sync()s the rank reached
   std::atomic<State> state;
+  /// Written before `state`: the sync() that this rank gave up, or 0.
+  std::atomic<uint32_t> failed_sync;
   // Only for the leader of a team: number of sync()s that the whole team
   // reached, and number that all ranks reached.
   alignas(64) EventCount team_arrivals;
@@ -251,6 +253,7 @@ void Group::sync_flat() {
   for (int other = 0; other < ranks_; ++other) {
     wait_for(line(other).arrivals, other);
   }
+  check_not_given_up(0, ranks_, 1);
   if (is_checked_) return;
   announced_ = {};
   for (int other = 0; other < ranks_; ++other) check_call(other, announced_);
@@ -279,6 +282,9 @@ void Group::sync_teams() {
   for (int other = 0; other < ranks_; other += kFlatSyncRanks) {
     wait_for(line(other).team_arrivals, other);
   }
+  // The members of a team wait for this leader, so they notice it there.
+  check_not_given_up(leader, end, 1);
+  check_not_given_up(0, ranks_, kFlatSyncRanks);
   if (!is_checked_) {
     announced_ = {};
     for (int other = 0; other < ranks_; other += kFlatSyncRanks) {
@@ -349,15 +355,7 @@ void Group::check_alive(int waited_for, const EventCount& events) {
   }
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_ || line(other).state != State::kFailed) continue;
-    // kGaveUp and not kFailed, so that the other ranks report the rank that
-    // failed.
-    const CommError error(
-        {.code = ErrorCode::kCollectiveFailed,
-         .what = fmt::format("{} failed while rank {} was in {}", name(other),
-                             rank_, here()),
-         .got = std::string(text_of(line(other).failure))});
-    stop(State::kGaveUp, text_of(error));
-    throw error;
+    give_up_after(other);
   }
   if (line(waited_for).state == State::kLeft && !has_arrived(waited_for) &&
       !events.has_reached(phase_)) {
@@ -368,6 +366,29 @@ void Group::check_alive(int waited_for, const EventCount& events) {
             "DistributedDataParallel is one, so if the ranks have different "
             "numbers of batches, run the loop in its join()");
   }
+}
+
+void Group::check_not_given_up(int begin, int end, int step) {
+  for (const State failed : {State::kFailed, State::kGaveUp}) {
+    for (int other = begin; other < end; other += step) {
+      const Line& its = line(other);
+      if (other != rank_ && its.state == failed && its.failed_sync == phase_) {
+        give_up_after(other);
+      }
+    }
+  }
+}
+
+void Group::give_up_after(int other) {
+  const CommError error(
+      {.code = ErrorCode::kCollectiveFailed,
+       .what = fmt::format("{} failed while rank {} was in {}", name(other),
+                           rank_, here()),
+       .got = std::string(text_of(line(other).failure))});
+  // kGaveUp and not kFailed, so that the other ranks report the rank that
+  // failed.
+  stop(State::kGaveUp, text_of(error), phase_);
+  throw error;
 }
 
 void Group::give_up_on_ended(int other) {
@@ -398,21 +419,23 @@ void Group::give_up(const std::string& what, const std::string& got,
                          .what = what,
                          .got = got,
                          .fix = fix});
-  abort(text_of(error));
+  stop(State::kFailed, text_of(error), phase_);
   throw error;
 }
 
 void Group::abort(const std::string& reason) noexcept {
-  stop(State::kFailed, reason);
+  stop(State::kFailed, reason, 0);
 }
 
-void Group::stop(State state, const std::string& reason) noexcept {
+void Group::stop(State state, const std::string& reason,
+                 uint32_t sync) noexcept {
   is_broken_ = true;
   Line& own = line(rank_);
   if (own.state.load() != State::kHere) return;
   // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
   set_failure(own.failure, reason);
+  own.failed_sync = sync;
   own.state.store(state);
   own.arrivals.wake();
   own.team_arrivals.wake();

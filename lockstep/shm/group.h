@@ -135,10 +135,17 @@ class Group {
   /// Adds the announcement of rank `other` to `sum`. Throws if that rank made a
   /// different call.
   void check_call(int other, Announced& sum);
+  /// Throws if one of the ranks `begin`, `begin` + `step`, ... below `end` gave
+  /// up this sync(), before this rank came to it. All of them have reached it.
+  void check_not_given_up(int begin, int end, int step);
+  /// Throws because rank `other` failed.
+  [[noreturn]] void give_up_after(int other);
   [[noreturn]] void give_up_on_ended(int other);
   [[noreturn]] void give_up(const std::string& what, const std::string& got,
                             const std::string& fix);
-  void stop(State state, const std::string& reason) noexcept;
+  /// Leaves the group as `state`. `sync` is the sync() that this rank gives up,
+  /// or 0 if it is not in one.
+  void stop(State state, const std::string& reason, uint32_t sync) noexcept;
   std::string name(int rank) const;
   std::string here() const;
 

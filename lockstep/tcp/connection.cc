@@ -212,4 +212,11 @@ void Connection::shut_down() noexcept {
   if (is_open()) ::shutdown(fd(), SHUT_RDWR);
 }
 
+void Connection::reset() noexcept {
+  if (!is_open()) return;
+  // connect(2): an address of this family ends the connection.
+  const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (::connect(fd(), &none, sizeof none) != 0) shut_down();
+}
+
 }  // namespace lockstep::tcp

@@ -14,7 +14,8 @@ namespace lockstep::tcp {
 /// Bytes arrive in the order in which they were queued, and messages have no
 /// headers, so both ends must queue the same sizes in the same order.
 ///
-/// One thread may use it at a time. Any thread may call shut_down().
+/// One thread may use it at a time. Any thread may call shut_down()
+/// and reset().
 class Connection {
  public:
   Connection() = default;
@@ -58,6 +59,9 @@ class Connection {
   /// Shuts the connection down, so that calls on both ends return kClosed. Any
   /// thread may call this.
   void shut_down() noexcept;
+  /// Works as shut_down(), but the other end can't send any more either. After
+  /// shut_down(), it does not notice that nobody reads what it sends.
+  void reset() noexcept;
 
  private:
   struct Receive {

@@ -157,6 +157,8 @@ void Mesh::time_out() {
       awaited.push_back(name(r));
     }
   }
+  // A late rank has perhaps all of this rank's bytes. It fails too, because it
+  // can't send its own.
   give_up({.code = ErrorCode::kCollectiveFailed,
            .what = fmt::format("{} timed out in {}", name(rank_),
                                header_.call.describe()),
@@ -166,7 +168,8 @@ void Mesh::time_out() {
            .got = "none",
            .fix = "look at the output of that rank: it stalled, or called "
                   "something else; if it only needs longer, raise the "
-                  "timeout"});
+                  "timeout"},
+          &Connection::reset);
 }
 
 void Mesh::lose(int peer) {
@@ -182,14 +185,14 @@ void Mesh::lose(int peer) {
                   "different numbers of batches, run the loop in its join()"});
 }
 
-void Mesh::give_up(const Problem& problem) {
+void Mesh::give_up(const Problem& problem, EndConnection end) {
   const CommError error(problem);
-  abort(text_of(error));
+  abort(text_of(error), end);
   for (Peer& peer : peers_) peer.connection.clear();
   throw error;
 }
 
-void Mesh::abort(const std::string& reason) noexcept {
+void Mesh::abort(const std::string& reason, EndConnection end) noexcept {
   if (is_broken_.exchange(true)) return;
   try {
     const std::lock_guard lock(mutex_);
@@ -197,7 +200,7 @@ void Mesh::abort(const std::string& reason) noexcept {
   } catch (const std::exception&) {
     // The error then does not include the reason.
   }
-  for (Peer& peer : peers_) peer.connection.shut_down();
+  for (Peer& peer : peers_) (peer.connection.*end)();
 }
 
 std::span<std::byte> Mesh::scratch(size_t bytes) {

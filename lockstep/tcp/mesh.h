@@ -71,10 +71,14 @@ class Mesh {
   std::span<std::byte> scratch(size_t bytes);
 
   /// Throws CommError, and ends the waits of the other ranks.
-  [[noreturn]] void give_up(const Problem& problem);
+  [[noreturn]] void give_up(const Problem& problem) {
+    give_up(problem, &Connection::shut_down);
+  }
   /// Ends the waits of this rank and of the other ranks. Any thread may call
   /// this.
-  void abort(const std::string& reason) noexcept;
+  void abort(const std::string& reason) noexcept {
+    abort(reason, &Connection::shut_down);
+  }
 
  private:
   struct Header {
@@ -88,6 +92,10 @@ class Mesh {
     bool has_awaited_header = false;
   };
 
+  using EndConnection = void (Connection::*)() noexcept;
+
+  [[noreturn]] void give_up(const Problem& problem, EndConnection end);
+  void abort(const std::string& reason, EndConnection end) noexcept;
   void check_usable() const;
   void check_header(int peer);
   void wait_until(Clock::time_point deadline);

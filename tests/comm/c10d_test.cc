@@ -1,7 +1,9 @@
 // Tests the behaviour that others expect of a c10d backend: errors, names, an
 // unchanged store.
 
+#include <functional>
 #include <future>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -9,6 +11,7 @@
 #include <thread>
 
 #include <ATen/record_function.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -79,6 +82,103 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
                 "it says: " + caught.message);
       },
       options_of(GetParam()));
+}
+
+// A rank that has all data of the others, but comes after one of them has timed
+// out, would go on with a result that no other rank has.
+TEST_P(C10d, ALateRankFailsWithTheOthers) {
+  using Call = std::function<c10::intrusive_ptr<c10d::Work>(
+      c10d::Backend&, int ranks, milliseconds timeout)>;
+  const auto tensors_of = [](int64_t count, int64_t elements) {
+    Tensors tensors;
+    for (int64_t i = 0; i < count; ++i)
+      tensors.push_back(torch::ones(elements));
+    return tensors;
+  };
+  const auto all_reduce = [&](int64_t elements) -> Call {
+    return [=](c10d::Backend& backend, int, milliseconds timeout) {
+      Tensors tensors{torch::ones(elements)};
+      c10d::AllreduceOptions options;
+      options.timeout = timeout;
+      return backend.allreduce(tensors, options);
+    };
+  };
+  const std::map<std::string, Call> calls{
+      {"barrier",
+       [](c10d::Backend& backend, int, milliseconds timeout) {
+         c10d::BarrierOptions options;
+         options.timeout = timeout;
+         return backend.barrier(options);
+       }},
+      {"small all_reduce", all_reduce(3)},
+      {"large all_reduce", all_reduce(1 << 20)},
+      {"all_gather",
+       [=](c10d::Backend& backend, int ranks, milliseconds timeout) {
+         std::vector<Tensors> outputs{tensors_of(ranks, 100)};
+         Tensors inputs{torch::ones(100)};
+         c10d::AllgatherOptions options;
+         options.timeout = timeout;
+         return backend.allgather(outputs, inputs, options);
+       }},
+      {"reduce_scatter",
+       [=](c10d::Backend& backend, int ranks, milliseconds timeout) {
+         Tensors outputs{torch::ones(100)};
+         std::vector<Tensors> inputs{tensors_of(ranks, 100)};
+         c10d::ReduceScatterOptions options;
+         options.timeout = timeout;
+         return backend.reduce_scatter(outputs, inputs, options);
+       }},
+      {"all_to_all",
+       [=](c10d::Backend& backend, int ranks, milliseconds timeout) {
+         Tensors outputs = tensors_of(ranks, 100);
+         Tensors inputs = tensors_of(ranks, 100);
+         c10d::AllToAllOptions options;
+         options.timeout = timeout;
+         return backend.alltoall(outputs, inputs, options);
+       }},
+      {"broadcast from the late rank",
+       [](c10d::Backend& backend, int ranks, milliseconds timeout) {
+         Tensors tensors{torch::ones(100)};
+         c10d::BroadcastOptions options;
+         options.rootRank = ranks - 1;
+         options.timeout = timeout;
+         return backend.broadcast(tensors, options);
+       }},
+      {"reduce to another rank",
+       [](c10d::Backend& backend, int, milliseconds timeout) {
+         Tensors tensors{torch::ones(100)};
+         c10d::ReduceOptions options;
+         options.timeout = timeout;
+         return backend.reduce(tensors, options);
+       }},
+  };
+  for (const auto& each : calls) {
+    const std::string& name = each.first;
+    const Call& call = each.second;
+    for (const int ranks : {2, 3}) {
+      std::promise<void> given_up;
+      const auto end = given_up.get_future().share();
+      spawn(
+          ranks,
+          [&](const ProcessGroup& world) {
+            world.barrier();
+            const bool is_late = world.rank() == ranks - 1;
+            if (is_late) end.wait_for(std::chrono::seconds(60));
+            const Caught caught = caught_from([&] {
+              call(*c10d_backend(world), ranks,
+                   milliseconds(world.rank() == 0 ? 200 : 60'000))
+                  ->wait();
+            });
+            if (world.rank() == 0) given_up.set_value();
+            // A rank that neither receives nor sums has nothing to wait for.
+            if (world.rank() != 0 && !is_late) return;
+            require(caught.code == ErrorCode::kCollectiveFailed,
+                    fmt::format("{}, rank {} of {}: {}", name, world.rank(),
+                                ranks, caught.message));
+          },
+          options_of(GetParam()));
+    }
+  }
 }
 
 TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
