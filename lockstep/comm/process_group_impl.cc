@@ -235,8 +235,8 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
   } else {
     backend = connect_tcp();
   }
-  return std::make_shared<HostTransport>(std::move(backend), rank, size,
-                                         device_type, timeout);
+  return HostTransport::make(std::move(backend), rank, size, device_type,
+                             timeout);
 }
 
 // A backend for devices makes its own copies, peer to peer if the driver says
@@ -341,6 +341,7 @@ std::string ProcessGroup::Impl::first_missing(
 std::vector<std::string> ProcessGroup::Impl::all_gather_text(
     const std::string& text) const {
   if (size == 1) return {text};
+  if (transport) transport->check_home();
   const int number = texts_++;
   std::vector<std::string> keys;
   for (int peer = 0; peer < size; ++peer) {
@@ -374,6 +375,7 @@ std::optional<ProcessGroup> ProcessGroup::Impl::new_group(
          .expected = fmt::format("some of 0 to {}, each once", size - 1),
          .got = fmt::format("{}", fmt::join(ranks, ", "))});
   }
+  if (size > 1) transport->check_home();
   const int number = groups_++;
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;

@@ -14,6 +14,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/home_process.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/data/image_source.h"
@@ -131,6 +132,8 @@ class Loader::Impl {
 
   ~Impl() { stop(); }
 
+  const HomeProcess& home() const { return home_; }
+
   int64_t batches() const {
     return options_.drop_last()
                ? samples_ / options_.batch_size()
@@ -171,6 +174,12 @@ class Loader::Impl {
     if (next_to_take_ >= batches()) return std::nullopt;
     const int64_t taken = next_to_take_++;
     if (workers_.empty()) return make(*epoch_, taken);
+    if (!home_.is_this_process()) {
+      throw InvalidArgument(
+          "data", {.code = ErrorCode::kMisuse,
+                   .what = "a child of fork() has none of the loader's workers",
+                   .fix = "make the loader in the child, or with workers(0)"});
+    }
     changed_.notify_all();
     changed_.wait(lock, [&] { return made_.contains(taken); });
     const Made made = std::move(made_.extract(taken).mapped());
@@ -187,6 +196,8 @@ class Loader::Impl {
     changed_.notify_all();
     for (auto& worker : workers_) worker.join();
   }
+
+  const HomeProcess home_;
 
   struct Made {
     Batch batch;
@@ -313,7 +324,11 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset,
                const LoaderOptions& options)
     : Loader(std::make_shared<ImageSource>(std::move(dataset)), options) {}
 
-Loader::~Loader() = default;
+Loader::~Loader() {
+  // Nobody can end the workers in a child, and nobody may destroy what they
+  // use.
+  if (!impl_->home().is_this_process()) static_cast<void>(impl_.release());
+}
 
 void Loader::set_epoch(int64_t epoch, int64_t first_batch) {
   if (epoch < 0 || first_batch < 0) {

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/home_process.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/device/accelerator.h"
@@ -82,6 +83,10 @@ class Worker::Impl {
   }
 
   ~Impl() {
+    if (!home_.is_this_process()) {
+      thread_.detach();  // it does not exist here
+      return;
+    }
     wait_while(state_, kRunning, may_spin_);
     set_state(kStopping);
     thread_.join();
@@ -93,6 +98,15 @@ class Worker::Impl {
 
   void start(std::function<void()> task) {
     refuse_own_thread("start");
+    if (!home_.is_this_process()) {
+      throw DeviceError(
+          {.code = ErrorCode::kMisuse,
+           .what = fmt::format("a child of fork() has no worker of {}",
+                               device_.name()),
+           .expected = fmt::format("process {}", home_.pid()),
+           .fix = "compute in the process that wrapped the module; or start "
+                  "the child without fork(), and wrap it there"});
+    }
     if (state_.load(std::memory_order_acquire) != kIdle) {
       throw DeviceError({.code = ErrorCode::kMisuse,
                          .what = device_.name() + " is still at a task",
@@ -227,6 +241,7 @@ class Worker::Impl {
          .fix = "call it from the thread that owns the workers"});
   }
 
+  const HomeProcess home_;
   const Device device_;
   int intra_op_threads_;
   const bool may_spin_ = may_spin_on(device_);

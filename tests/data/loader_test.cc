@@ -13,6 +13,7 @@
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/sample_writer.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/run_in_child.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/base/thread_limit.h"
 #include "tests/data/image_of.h"
@@ -88,6 +89,23 @@ std::vector<int64_t> labels_of(const std::vector<Batch>& batches) {
 }
 
 const auto kRandom = LoaderOptions().batch_size(7).shuffle(true);
+
+TEST(Loader, HasNoWorkersInAForkedChild) {
+  auto loader = std::make_unique<Loader>(
+      images(50), LoaderOptions().batch_size(5).workers(2));
+  auto batch = loader->begin();
+  EXPECT_EQ(run_in_child([&] {
+              try {
+                ++batch;
+              } catch (const InvalidArgument&) {
+                loader.reset();
+                return true;
+              }
+              return false;
+            }),
+            "");
+  EXPECT_EQ(epoch_of(*loader).size(), 10);
+}
 
 TEST(Loader, GivesTheSameBitsForAnyNumberOfWorkers) {
   LoaderOptions options = kRandom;

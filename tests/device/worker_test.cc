@@ -18,6 +18,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/device/tensor_device.h"
 #include "tests/base/expect_problem.h"
+#include "tests/base/run_in_child.h"
 
 namespace lockstep::worker_test {
 namespace {
@@ -73,6 +74,22 @@ int threads_of_a_new_thread() {
   int threads = 0;
   std::thread([&threads] { threads = at::get_num_threads(); }).join();
   return threads;
+}
+
+TEST(Worker, DoesNotExistInAForkedChild) {
+  auto workers = two_workers();
+  run_on(*workers[0], [] {});
+  EXPECT_EQ(run_in_child([&] {
+              try {
+                workers[0]->start([] {});
+              } catch (const DeviceError& error) {
+                workers.clear();
+                return error.code() == ErrorCode::kMisuse;
+              }
+              return false;
+            }),
+            "");
+  run_on(*workers[0], [] {});
 }
 
 TEST(Worker, RunsOnTheCoresOfItsSlice) {

@@ -88,7 +88,8 @@ void P2pTest::on_all(const P2pTask& task) {
 
 TwoRanks::TwoRanks(const P2pTask& task)
     : process_([&] {
-        Group group(segment_, 1, 2, std::chrono::seconds(60));
+        Group group(Segment::open(segment_->address()), 1, 2,
+                    std::chrono::seconds(60));
         run_as(group, *join_(1, Kind::kProcesses), [&](P2pRank& rank_1) {
           rank_1.barrier();
           task(rank_1);

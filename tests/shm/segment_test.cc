@@ -1,9 +1,12 @@
 #include "lockstep/shm/segment.h"
 
+#include <array>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <iterator>
+#include <stdexcept>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -57,13 +60,56 @@ TEST(Segment, OfAnotherProcessKeepsNoDescriptor) {
   EXPECT_EQ(reader.wait(), "");
 }
 
-TEST(Segment, StaysMappedWithoutItsDescriptor) {
-  const auto segment = Segment::create(10'000);
-  const SegmentAddress address = segment->address();
-  segment->close_file();
+// Writes to `segment` in a child of fork(), which sees what was written before,
+// and drops its copy of the segment.
+void write_in_child(std::shared_ptr<const Segment>& segment) {
+  RankProcess child([&] {
+    auto* text = reinterpret_cast<char*>(segment->bytes().data());
+    require(std::strcmp(text, "hello") == 0, text);
+    std::memcpy(text, "child", 6);
+    segment.reset();
+  });
+  const std::string error = child.wait();
+  if (!error.empty()) throw std::runtime_error(error);
+}
+
+TEST(Segment, IsLeftAloneByAChild) {
+  auto segment = Segment::create(10'000);
   std::memcpy(segment->bytes().data(), "hello", 6);
-  EXPECT_EQ(Segment::open(address), segment);
-  EXPECT_EQ(segment->address().fd, -1);
+  write_in_child(segment);
+  const SegmentAddress address = segment->address();
+  RankProcess other([&] {
+    auto opened = Segment::open(address);
+    write_in_child(opened);
+    require(opened->bytes()[0] == std::byte{'h'}, "the child wrote to it");
+    std::memcpy(opened->bytes().data(), "other", 6);
+  });
+  EXPECT_EQ(other.wait(), "");
+  EXPECT_STREQ(reinterpret_cast<char*>(segment->bytes().data()), "other");
+}
+
+// The process that created it has ended, so the child can't open it.
+TEST(Segment, IsLeftAloneByAChildThatCanNotOpenIt) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  RankProcess creator([&] {
+    const auto created = Segment::create(10'000);
+    const SegmentAddress address = created->address();
+    require(::write(pipe[1], &address, sizeof address) == sizeof address, "");
+    ::pause();
+  });
+  SegmentAddress address;
+  ASSERT_EQ(::read(pipe[0], &address, sizeof address),
+            static_cast<ssize_t>(sizeof address));
+  const auto segment = Segment::open(address);
+  std::memcpy(segment->bytes().data(), "hello", 6);
+  ::kill(creator.pid(), SIGKILL);
+  EXPECT_EQ(creator.wait(), "signal 9");
+  RankProcess child([&] { std::memcpy(segment->bytes().data(), "child", 6); });
+  EXPECT_EQ(child.wait(), "");
+  EXPECT_STREQ(reinterpret_cast<char*>(segment->bytes().data()), "hello");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 TEST(Segment, TellsTheLackOfDescriptorsFromALostProcess) {

@@ -397,6 +397,16 @@ HostTransport::HostTransport(std::unique_ptr<HostBackend> backend, int rank,
   queue_.on_failure([this](const std::string& reason) { abort(reason); });
 }
 
+std::shared_ptr<HostTransport> HostTransport::make(
+    std::unique_ptr<HostBackend> backend, int rank, int size,
+    c10::DeviceType device_type, Timeout timeout) {
+  return {
+      new HostTransport(std::move(backend), rank, size, device_type, timeout),
+      [](HostTransport* transport) {
+        if (transport->home().is_this_process()) delete transport;
+      }};
+}
+
 void HostTransport::run(const CollectiveCall& call, Timeout timeout) {
   const uint64_t number = take_number();
   // A Work and its functions cost as much as a small all-reduce. They are only
@@ -433,6 +443,7 @@ std::string HostTransport::title_of(c10d::OpType type) const {
 
 HostTransport::MessagePtr HostTransport::new_message(
     c10d::OpType type, const at::Tensor& tensor) const {
+  check_home();
   ProfilerEvent event;
   if (at::hasCallbacks()) {
     event = {.title = title_of(type), .inputs = {tensor}};
@@ -441,6 +452,7 @@ HostTransport::MessagePtr HostTransport::new_message(
 }
 
 uint64_t HostTransport::take_number() {
+  check_home();
   control::count_collective();
   return sequence_number_++;
 }
@@ -508,6 +520,7 @@ shm::P2pDone HostTransport::done_of(MessagePtr work) {
 // barrier is part of the tags, so that messages of an earlier barrier that
 // failed are not mistaken for those of this one.
 void HostTransport::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  check_home();
   const uint32_t number = monitored_barriers_++;
   if (rank() == 0) {
     wait_for_arrivals(number, timeout, wait_all_ranks);

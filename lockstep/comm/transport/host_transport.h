@@ -26,9 +26,12 @@ namespace lockstep {
 /// are counted, and shown to a profiler ("shm:all_reduce").
 class HostTransport : public Transport {
  public:
-  /// `device_type` is the device type of the tensors.
-  HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
-                c10::DeviceType device_type, Timeout timeout);
+  /// `device_type` is the device type of the tensors. In a child of this
+  /// process, the result is never destroyed: its threads do not exist there,
+  /// and the other ends of its connections must not notice the child.
+  static std::shared_ptr<HostTransport> make(
+      std::unique_ptr<HostBackend> backend, int rank, int size,
+      c10::DeviceType device_type, Timeout timeout);
 
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
@@ -45,11 +48,14 @@ class HostTransport : public Transport {
     return device_type_ == torch::kCPU && backend_->can_share_memory();
   }
   void abort(const std::string& reason) noexcept override {
-    backend_->abort(reason);
+    if (home().is_this_process()) backend_->abort(reason);
   }
 
  private:
   using MessagePtr = c10::intrusive_ptr<MessageWork>;
+
+  HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
+                c10::DeviceType device_type, Timeout timeout);
 
   uint64_t take_number();
   /// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".

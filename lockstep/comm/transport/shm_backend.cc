@@ -150,10 +150,8 @@ class ShmBackend : public HostBackend {
       group_.abort(text_of(error));
       throw;
     }
-    // No rank may close the file of its segment before all ranks have opened
-    // it.
+    // A rank may drop its segment when all ranks have opened it.
     group_.sync();
-    own_segment->close_file();
     auto memory = std::make_shared<const SharedMemory::Impl>(
         SharedMemory::Impl{std::move(segments), std::move(sizes)});
     std::erase_if(shared_,

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/types.h>
 
+#include "lockstep/base/home_process.h"
 #include "lockstep/comm/transport/call_factory.h"
 #include "lockstep/comm/transport/collective.h"
 #include "lockstep/comm/transport/shared_memory.h"
@@ -24,8 +25,9 @@ namespace lockstep {
 /// thread at a time. Messages from rank to rank are independent of them.
 ///
 /// The arguments must already be checked, by calls(). Throws CommError for
-/// ranks that die, stall or call something else, and for operations that a
-/// transport does not support.
+/// ranks that die, stall or call something else, for operations that a
+/// transport does not support, and in a child of a rank's process, which is no
+/// rank.
 class Transport {
  public:
   using Timeout = std::chrono::milliseconds;
@@ -94,7 +96,13 @@ class Transport {
   /// Makes the other ranks' waits fail with `reason`, if possible.
   virtual void abort(const std::string& reason) noexcept = 0;
 
+  /// The process whose rank this is.
+  const HomeProcess& home() const { return home_; }
+  /// Throws CommError in a child of that process.
+  void check_home() const;
+
  private:
+  const HomeProcess home_;
   std::string name_;
   CallFactory calls_;
   std::atomic<Timeout> timeout_;

@@ -7,6 +7,7 @@ sum is exact in every type and in every order, and the results must be equal.
 import datetime
 import itertools
 import os
+import signal
 import sys
 
 import torch
@@ -300,6 +301,37 @@ def gradients_of_each_type(check):
     check.same("gradients of each type", train)
 
 
+def forked_children(check):
+    """A child of fork() drops its copy of a group and zeroes its copy of gradients."""
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        return  # as in ddp_losses()
+
+    def call(group):
+        world = dist.new_group(backend=dist.get_backend(group))
+        torch.manual_seed(1)
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 30),
+                                                        process_group=world)
+        ddp(torch.ones(4, 20)).sum().backward()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            ddp.zero_grad(set_to_none=False)
+            del ddp
+            dist.destroy_process_group(world)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        assert status == 0, status
+        ones = torch.ones(3)
+        dist.all_reduce(ones, group=world)
+        grads = [parameter.grad.clone() for parameter in ddp.parameters()]
+        dist.barrier(world)
+        del ddp
+        dist.destroy_process_group(world)
+        return [ones, *grads]
+
+    check.same("after a fork", call)
+
+
 def ddp_losses(check):
     """DDP over both backends has the same losses, but for the order of the sums.
 
@@ -350,7 +382,8 @@ def main():
     check = Check()
     for part in (reductions, copies, single_tensors, uneven_all_to_all, messages,
                  asynchronous, uneven_reduce_scatter, coalesced, sparse, objects,
-                 groups, split_groups, gradients_of_each_type, ddp_losses, refusals):
+                 groups, split_groups, gradients_of_each_type, forked_children,
+                 ddp_losses, refusals):
         part(check)
         dist.barrier()
     assert dist.get_backend(check.ours) == "lockstep"
