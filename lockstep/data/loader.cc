@@ -176,9 +176,10 @@ class Loader::Impl {
     if (workers_.empty()) return make(*epoch_, taken);
     if (!home_.is_this_process()) {
       throw InvalidArgument(
-          "data", {.code = ErrorCode::kMisuse,
-                   .what = "a child of fork() has none of the loader's workers",
-                   .fix = "make the loader in the child, or with workers(0)"});
+          "data",
+          {.code = ErrorCode::kMisuse,
+           .what = "the loader's workers don't exist in a child of fork()",
+           .fix = "make the loader in the child, or with workers(0)"});
     }
     changed_.notify_all();
     changed_.wait(lock, [&] { return made_.contains(taken); });

@@ -1,5 +1,5 @@
 // A child of fork() has copies of the groups, sockets and shared memory of a
-// rank. It must leave those of the rank alone.
+// rank. Whatever it does to them must not reach the rank.
 
 #include <chrono>
 #include <functional>
