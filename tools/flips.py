@@ -339,8 +339,10 @@ class Disturbance:
                         and memory.read(at, SIGNATURE_BYTES)
                         == self.pattern(now, offset)]
                 if live:
-                    at, self.outcome.flipped_after = live[0]
-                    memory.flip(at + HIGH_BIT // 8, HIGH_BIT % 8)
+                    at, self.outcome.flipped_after = random.choice(live)
+                    bit = (32 * random.randrange(SIGNATURE_BYTES // 4)
+                           + random.randrange(HIGH_BIT + 1))
+                    memory.flip(at + bit // 8, bit % 8)
                     return
             self.check_time()
             step = self.last_step()

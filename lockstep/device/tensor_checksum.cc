@@ -48,19 +48,24 @@ uint64_t sum_of_words(const torch::Tensor& tensor) {
   return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
 }
 
-uint64_t sample_of(const torch::Tensor& tensor) {
-  constexpr int64_t kElements = 8;
+std::array<uint64_t, 8> sampled_bits(const torch::Tensor& tensor) {
+  std::array<uint64_t, 8> sample{};
+  const auto most = static_cast<int64_t>(sample.size());
   const int64_t count = tensor.numel();
   const auto size = std::min<size_t>(tensor.element_size(), sizeof(uint64_t));
   const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
-  uint64_t mixed = 0;
-  for (int64_t i = 0; i < std::min(count, kElements); ++i) {
-    const int64_t at =
-        count <= kElements ? i : (count - 1) * i / (kElements - 1);
-    uint64_t bits = 0;
-    std::memcpy(&bits, data + at * tensor.element_size(), size);
-    mixed = mix_seed(mixed, bits);
+  for (int64_t i = 0; i < std::min(count, most); ++i) {
+    const int64_t at = count <= most ? i : (count - 1) * i / (most - 1);
+    std::memcpy(&sample[static_cast<size_t>(i)],
+                data + at * tensor.element_size(), size);
   }
+  return sample;
+}
+
+uint64_t sample_of(const torch::Tensor& tensor) {
+  uint64_t mixed = 0;
+  for (const uint64_t bits : sampled_bits(tensor))
+    mixed = mix_seed(mixed, bits);
   return mixed;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -12,9 +13,9 @@
 namespace lockstep::optim {
 
 /// Finds memory that changes between two steps. A block is sealed with a sum
-/// after its update, and compared before the next one. A change of the few
-/// elements of a sample counts as a write of the program, because not every
-/// optimizer increments the version of what it writes.
+/// after its update, and compared before the next one. A change of more than
+/// one bit in a sample of the elements counts as a write of the program,
+/// because not every optimizer increments the version of what it writes.
 ///
 /// The sums take at most about kShare of the time of a step: each step seals
 /// as many of the blocks as that allows, in turns. A model whose steps are long
@@ -30,8 +31,9 @@ class MemoryWatch {
   static constexpr size_t kTurns = 64;
   /// Fingerprints of a block.
   struct Print {
-    uint64_t sum = 0;     ///< of all words
-    uint64_t sample = 0;  ///< of a few elements, which most writes change
+    uint64_t sum = 0;  ///< of all words
+    /// Bits of a few elements, many of which a write changes.
+    std::array<uint64_t, 8> sample{};
   };
   using Measure = c10::function_ref<Print()>;
 

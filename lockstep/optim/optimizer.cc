@@ -262,7 +262,11 @@ MemoryWatch::Print Optimizer::print_of_block(size_t block) const {
   MemoryWatch::Print print;
   const auto add = [&](const Tensor& tensor) {
     print.sum = print.sum * 31 + sum_of_words(tensor);
-    print.sample = print.sample * 31 + sample_of(tensor);
+    const auto bits = sampled_bits(tensor);
+    for (size_t i = 0; i < bits.size(); ++i) {
+      // A flipped bit of a tensor is one flipped bit of the result.
+      print.sample[i] = std::rotl(print.sample[i], 1) ^ bits[i];
+    }
   };
   if (watches_parameters_[parameter_of(block)]) add(parameter_views_[block]);
   for (const Slot& slot : slots_) add(slot.view(block));

@@ -1,5 +1,8 @@
 #include "lockstep/optim/memory_watch.h"
 
+#include <bit>
+#include <functional>
+
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -47,6 +50,38 @@ TEST(MemoryWatch, IsDoneWithAChangeAfterTheStep) {
   EXPECT_EQ(sgd->changed_parameter(), 0);
   step();
   EXPECT_EQ(sgd->changed_parameter(), std::nullopt);
+}
+
+// A bit of an element of the sample is found as well. A write is not reported.
+TEST(MemoryWatch, TellsAFlippedBitFromAWrite) {
+  const torch::Tensor parameter = torch::zeros({64});
+  const auto sgd = optim::sgd({parameter}, SGDOptions(0.1).momentum(0.9));
+  const auto step = [&] {
+    sgd->check_memory(sgd.get(), /*all=*/true);
+    sgd->begin_step({true});
+    sgd->update(0, torch::ones({64}));
+    return sgd->changed_parameter();
+  };
+  const auto change = [&](const std::function<void(uint32_t*)>& write) {
+    sgd->for_each_state(
+        [&](const std::string&, size_t, const torch::Tensor& state) {
+          write(static_cast<uint32_t*>(state.data_ptr()));
+        });
+  };
+  step();
+  for (const size_t element : {0, 1, 9, 62, 63}) {
+    for (const int bit : {0, 22, 31}) {
+      change([&](uint32_t* state) { state[element] ^= uint32_t{1} << bit; });
+      EXPECT_EQ(step(), 0) << element << " " << bit;
+      EXPECT_EQ(step(), std::nullopt);
+    }
+  }
+  change([](uint32_t* state) {
+    for (int i = 0; i < 64; ++i) {
+      state[i] = std::bit_cast<uint32_t>(static_cast<float>(i));
+    }
+  });
+  EXPECT_EQ(step(), std::nullopt);
 }
 
 TEST(MemoryWatch, SealsEachBlockInItsTurn) {
