@@ -179,7 +179,8 @@ class Loader::Impl {
           "data",
           {.code = ErrorCode::kMisuse,
            .what = "the loader's workers don't exist in a child of fork()",
-           .fix = "make the loader in the child, or with workers(0)"});
+           .fix = "make the loader in the child, or with workers(0), which "
+                  "reads in the thread that asks"});
     }
     changed_.notify_all();
     changed_.wait(lock, [&] { return made_.contains(taken); });

@@ -119,6 +119,7 @@ void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
   SAYS({ torch::NoGradGuard no_grad;
          weight.copy_(weight.renorm(2, 0, max_norm)); })
   SAYS(bucket.buffer.copy_(result));
+  data::LoaderOptions().SAYS(workers(0));
 }
 
 void compute(ProcessGroup world, Net& net, torch::Tensor x,
