@@ -48,8 +48,8 @@ uint64_t sum_of_words(const torch::Tensor& tensor) {
   return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
 }
 
-std::array<uint64_t, 8> sampled_bits(const torch::Tensor& tensor) {
-  std::array<uint64_t, 8> sample{};
+SampledBits sampled_bits(const torch::Tensor& tensor) {
+  SampledBits sample{};
   const auto most = static_cast<int64_t>(sample.size());
   const int64_t count = tensor.numel();
   const auto size = std::min<size_t>(tensor.element_size(), sizeof(uint64_t));

@@ -23,9 +23,10 @@ std::string checksum_of(const torch::Tensor& tensor);
 /// words changed places.
 uint64_t sum_of_words(const torch::Tensor& tensor);
 
+using SampledBits = std::array<uint64_t, 8>;
 /// Returns the bits of a few elements of a tensor on the CPU, from the first to
 /// the last, and zeros if it has fewer elements.
-std::array<uint64_t, 8> sampled_bits(const torch::Tensor& tensor);
+SampledBits sampled_bits(const torch::Tensor& tensor);
 
 /// Returns a hash of sampled_bits(). Not every optimizer
 /// increments the version of the tensors that it writes (torch::optim::SGD does

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -9,6 +8,8 @@
 #include <vector>
 
 #include <c10/util/FunctionRef.h>
+
+#include "lockstep/device/tensor_checksum.h"
 
 namespace lockstep::optim {
 
@@ -33,7 +34,7 @@ class MemoryWatch {
   struct Print {
     uint64_t sum = 0;  ///< of all words
     /// Bits of a few elements, many of which a write changes.
-    std::array<uint64_t, 8> sample{};
+    SampledBits sample{};
   };
   using Measure = c10::function_ref<Print()>;
 

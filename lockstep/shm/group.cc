@@ -60,7 +60,8 @@ struct Group::Header {
 struct Group::Line {
   alignas(64) EventCount arrivals;  ///< number of sync()s the rank reached
   std::atomic<State> state;
-  /// Written before `state`: the sync() that this rank gave up, or 0.
+  /// Written after `failure` and before `state`: the sync() that this rank gave
+  /// up, or 0.
   std::atomic<uint32_t> failed_sync;
   // Only for the leader of a team: number of sync()s that the whole team
   // reached, and number that all ranks reached.
@@ -369,14 +370,14 @@ void Group::check_alive(int waited_for, const EventCount& events) {
 }
 
 void Group::check_not_given_up(int begin, int end, int step) {
-  for (const State failed : {State::kFailed, State::kGaveUp}) {
-    for (int other = begin; other < end; other += step) {
-      const Line& its = line(other);
-      if (other != rank_ && its.state == failed && its.failed_sync == phase_) {
-        give_up_after(other);
-      }
-    }
+  int found = -1;
+  for (int other = begin; other < end; other += step) {
+    if (other == rank_ || line(other).failed_sync != phase_) continue;
+    found = other;
+    // A rank that is kGaveUp only passes on the failure of another.
+    if (line(other).state == State::kFailed) break;
   }
+  if (found >= 0) give_up_after(found);
 }
 
 void Group::give_up_after(int other) {

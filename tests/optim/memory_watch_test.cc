@@ -32,56 +32,56 @@ TEST(MemoryWatch, FindsABlockThatChangedAfterItWasSealed) {
   EXPECT_GE(found, MemoryWatch::kTurns - 1);
 }
 
+/// SGD with momentum of one block of 64 elements, all of which is sealed.
+class WatchedSgd {
+ public:
+  /// Returns the parameter whose memory changed since the last step.
+  std::optional<size_t> step() {
+    sgd_->check_memory(sgd_.get(), /*all=*/true);
+    sgd_->begin_step({true});
+    sgd_->update(0, torch::ones({64}));
+    return sgd_->changed_parameter();
+  }
+  /// Changes the momentum in a way that leaves no trace.
+  void change(const std::function<void(uint32_t*)>& write) {
+    sgd_->for_each_state(
+        [&](const std::string&, size_t, const torch::Tensor& state) {
+          write(static_cast<uint32_t*>(state.data_ptr()));
+        });
+  }
+
+ private:
+  std::unique_ptr<Optimizer> sgd_ =
+      optim::sgd({torch::zeros({64})}, SGDOptions(0.1).momentum(0.9));
+};
+
 TEST(MemoryWatch, IsDoneWithAChangeAfterTheStep) {
-  const torch::Tensor parameter = torch::zeros({64});
-  const auto sgd = optim::sgd({parameter}, SGDOptions(0.1).momentum(0.9));
-  const auto step = [&] {
-    sgd->check_memory(sgd.get(), /*all=*/true);
-    sgd->begin_step({true});
-    sgd->update(0, torch::ones({64}));
-  };
-  step();
-  sgd->for_each_state(
-      [](const std::string&, size_t, const torch::Tensor& state) {
-        // Not one of the elements that show a write of the program.
-        static_cast<float*>(state.data_ptr())[1] = 5;
-      });
-  step();
-  EXPECT_EQ(sgd->changed_parameter(), 0);
-  step();
-  EXPECT_EQ(sgd->changed_parameter(), std::nullopt);
+  WatchedSgd sgd;
+  sgd.step();
+  // Not one of the elements that show a write of the program.
+  sgd.change([](uint32_t* state) { state[1] = std::bit_cast<uint32_t>(5.0F); });
+  EXPECT_EQ(sgd.step(), 0);
+  EXPECT_EQ(sgd.step(), std::nullopt);
 }
 
 // A bit of an element of the sample is found as well. A write is not reported.
 TEST(MemoryWatch, TellsAFlippedBitFromAWrite) {
-  const torch::Tensor parameter = torch::zeros({64});
-  const auto sgd = optim::sgd({parameter}, SGDOptions(0.1).momentum(0.9));
-  const auto step = [&] {
-    sgd->check_memory(sgd.get(), /*all=*/true);
-    sgd->begin_step({true});
-    sgd->update(0, torch::ones({64}));
-    return sgd->changed_parameter();
-  };
-  const auto change = [&](const std::function<void(uint32_t*)>& write) {
-    sgd->for_each_state(
-        [&](const std::string&, size_t, const torch::Tensor& state) {
-          write(static_cast<uint32_t*>(state.data_ptr()));
-        });
-  };
-  step();
+  WatchedSgd sgd;
+  sgd.step();
   for (const size_t element : {0, 1, 9, 62, 63}) {
     for (const int bit : {0, 22, 31}) {
-      change([&](uint32_t* state) { state[element] ^= uint32_t{1} << bit; });
-      EXPECT_EQ(step(), 0) << element << " " << bit;
-      EXPECT_EQ(step(), std::nullopt);
+      sgd.change(
+          [&](uint32_t* state) { state[element] ^= uint32_t{1} << bit; });
+      EXPECT_EQ(sgd.step(), 0) << element << " " << bit;
+      EXPECT_EQ(sgd.step(), std::nullopt);
     }
   }
-  change([](uint32_t* state) {
+  sgd.change([](uint32_t* state) {
     for (int i = 0; i < 64; ++i) {
       state[i] = std::bit_cast<uint32_t>(static_cast<float>(i));
     }
   });
-  EXPECT_EQ(step(), std::nullopt);
+  EXPECT_EQ(sgd.step(), std::nullopt);
 }
 
 TEST(MemoryWatch, SealsEachBlockInItsTurn) {
@@ -109,9 +109,9 @@ TEST(MemoryWatch, AllowsWhatTheProgramWrites) {
     watch.forget(0);
     EXPECT_TRUE(watch.unseal(0, [] { return MemoryWatch::Print{.sum = 2}; }));
     // Most elements have changed.
-    watch.seal(0, [] { return MemoryWatch::Print{.sum = 1, .sample = 1}; });
+    watch.seal(0, [] { return MemoryWatch::Print{.sum = 1, .sample = {{1}}}; });
     EXPECT_TRUE(watch.unseal(
-        0, [] { return MemoryWatch::Print{.sum = 2, .sample = 2}; }));
+        0, [] { return MemoryWatch::Print{.sum = 2, .sample = {{2}}}; }));
   }
 }
 
