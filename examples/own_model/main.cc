@@ -28,7 +28,7 @@ struct Spirals {
 
 lockstep::LossAndMetrics loss(const Tensor& logits, const Tensor& spiral) {
   return {torch::nn::functional::cross_entropy(logits, spiral),
-          {{"accuracy", lockstep::train::accuracy(logits, spiral)}}};
+          {{"accuracy", lockstep::training::accuracy(logits, spiral)}}};
 }
 
 // Weight decay applies to weights, but not to biases.

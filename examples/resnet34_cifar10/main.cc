@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
       .loss([](const torch::Tensor& logits, const torch::Tensor& labels) {
         return lockstep::LossAndMetrics(
             torch::cross_entropy_loss(logits, labels),
-            {{"accuracy", lockstep::train::accuracy(logits, labels)}});
+            {{"accuracy", lockstep::training::accuracy(logits, labels)}});
       })
       .optimizer([](Model& net) {
         return std::make_unique<torch::optim::SGD>(
@@ -42,14 +42,14 @@ int main(int argc, char** argv) {
             torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(5e-4));
       })
       // 0.1, then 0.01 from epoch 4, 0.001 from epoch 9, 0.0001 from epoch 14.
-      .schedule([](const lockstep::train::Position& position) {
+      .schedule([](const lockstep::training::Position& position) {
         double factor = 1;
         for (const int64_t milestone : {4, 9, 14}) {
           if (position.epoch >= milestone) factor *= 0.1;
         }
         return factor;
       });
-  lockstep::train::TrainOptions defaults;
+  lockstep::training::TrainOptions defaults;
   if (has_folder) {
     trainer.test_data(images(dir, Split::kTest));
     defaults.batch_size(128).epochs(15);

@@ -56,7 +56,7 @@ CollectiveBenchOptions to_options(const BenchFlags& flags) {
 
 // Returns the width of the terminal that the launcher of this rank writes to.
 int columns_of_output() {
-  const int known = train::terminal_columns(stdout);
+  const int known = training::terminal_columns(stdout);
   return known > 0 ? known : terminal_width(STDOUT_FILENO);
 }
 
@@ -86,7 +86,7 @@ void run(const BenchFlags& flags) {
   if (prints) {
     fmt::print("{}", summary_text(result, columns_of_output()));
     std::fflush(stdout);
-    if (!flags.json.empty()) train::write_json(flags.json, to_json(result));
+    if (!flags.json.empty()) training::write_json(flags.json, to_json(result));
   }
   if (result.wrong() == 0) return;
   throw Error("bench", {.code = ErrorCode::kCollectiveFailed,

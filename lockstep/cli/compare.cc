@@ -149,7 +149,7 @@ void check_outputs(const CompareFlags& flags) {
 report::PageFacts page_facts(const CompareFlags& flags) {
   report::PageFacts facts{.command = command_line()};
   if (!flags.runs.empty()) return facts;
-  facts.environment = train::this_environment();
+  facts.environment = training::this_environment();
   try {
     facts.topology = inspect::device_topology(to_devices(flags.devices, "all"));
   } catch (const DeviceError&) {
@@ -179,7 +179,7 @@ void run(const CompareFlags& flags) {
                                        : report::Colour::kNever,
                                    terminal_width(STDOUT_FILENO)));
   if (!flags.report.empty()) {
-    train::write_json(flags.report, report::to_json(comparison));
+    training::write_json(flags.report, report::to_json(comparison));
   }
   if (!flags.html.empty()) {
     write_atomically(flags.html,

@@ -56,11 +56,11 @@ Json figures_of(const tasks::TextEvalReport& report) {
 }
 
 template <class Report>
-void print_json(const Report& report, train::Precision precision) {
+void print_json(const Report& report, training::Precision precision) {
   const Json object = {{"checkpoint", report.checkpoint},
                        {"model", report.info.model.at("name")},
                        {"step", report.info.step},
-                       {"precision", train::to_string(precision)},
+                       {"precision", training::to_string(precision)},
                        {"test", figures_of(report)},
                        {"total_time_s", report.seconds},
                        {"parameter_sha256", report.info.parameter_sha256}};
@@ -70,14 +70,14 @@ void print_json(const Report& report, train::Precision precision) {
 }
 
 // Returns ", in bf16", or "" for the usual precision.
-std::string precision_text(train::Precision precision) {
-  return precision == train::Precision::kFloat32
+std::string precision_text(training::Precision precision) {
+  return precision == training::Precision::kFloat32
              ? ""
-             : ", in " + train::to_string(precision);
+             : ", in " + training::to_string(precision);
 }
 
 void print_text(const tasks::EvalReport& report, const data::DataSpec& data,
-                train::Precision precision) {
+                training::Precision precision) {
   fmt::print("{} from {} (step {}), on the test split of {}{}{}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
              data.name, data.dir.empty() ? "" : " in " + data.dir,
@@ -88,7 +88,7 @@ void print_text(const tasks::EvalReport& report, const data::DataSpec& data,
 }
 
 void print_text(const tasks::TextEvalReport& report,
-                const tasks::TextSpec& data, train::Precision precision) {
+                const tasks::TextSpec& data, training::Precision precision) {
   const double loss = report.test.metrics.at("loss");
   fmt::print("{} from {} (step {}), on the last {:g} % of {}{}\n",
              report.info.model.at("name"), report.checkpoint, report.info.step,
@@ -100,10 +100,11 @@ void print_text(const tasks::TextEvalReport& report,
 
 // Returns the precision that was asked for, or else that of the run, which
 // evaluated in it.
-train::Precision choose_precision(const EvalFlags& flags,
-                                  const CheckpointInfo& info) {
-  if (!flags.precision.empty()) return train::parse_precision(flags.precision);
-  return train::precision_of(info);
+training::Precision choose_precision(const EvalFlags& flags,
+                                     const CheckpointInfo& info) {
+  if (!flags.precision.empty())
+    return training::parse_precision(flags.precision);
+  return training::precision_of(info);
 }
 
 void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
@@ -225,7 +226,7 @@ void add_eval(CLI::App& app) {
   add_device_options(*command, flags->devices, "all");
   add_channels_last_option(*command, flags->channels_last);
   add_choice(*command, "--precision", flags->precision,
-             train::precision_names(), "fp32, bf16 or fp16")
+             training::precision_names(), "fp32, bf16 or fp16")
       ->default_str("that of the run, in which it evaluated, too");
   add_count(*command, "--batch-size", flags->batch_size, {1},
             "samples per batch, over all devices")

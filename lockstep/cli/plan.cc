@@ -26,7 +26,7 @@ constexpr size_t kMostChoices = 6;
 struct PlanFlags {
   ModelFlags model{.model = "gpt2"};
   LanguageModelFlags language;
-  train::TrainOptions train;
+  training::TrainOptions train;
   std::string devices = "1";
   std::string strategy;  ///< empty: chosen by the devices
   std::string precision = "fp32";
@@ -83,9 +83,9 @@ report::TimedRun to_run(const PlanFlags& flags) {
   run.train.devices(planned_devices(flags.devices));
   run.train.strategy(choose_strategy(flags.strategy, flags.between_hosts,
                                      run.train.devices().size()));
-  run.train.precision(train::parse_precision(flags.precision));
+  run.train.precision(training::parse_precision(flags.precision));
   run.train.zero(static_cast<ZeroStage>(flags.zero));
-  const bool is_single = run.train.strategy() == train::Strategy::kSingle;
+  const bool is_single = run.train.strategy() == training::Strategy::kSingle;
   if (is_single && run.train.devices().size() > 1) {
     throw BadUsage(
         fmt::format("[usage] --strategy single trains on one device, got "
@@ -235,7 +235,7 @@ void add_plan(CLI::App& app) {
   add_count(*command, "--accumulate", flags->train.accumulate(), {1, 4096},
             "micro-batches per device");
   add_choice(*command, "--precision", flags->precision,
-             train::precision_names(), "fp32, bf16 or fp16");
+             training::precision_names(), "fp32, bf16 or fp16");
   add_choice(*command, "--optimizer", flags->optimizer, {"sgd", "adamw"},
              "sgd or adamw")
       ->default_str("sgd; language models: adamw");

@@ -80,7 +80,7 @@ void write_trace(const ReportFlags& flags, const report::ComparedRun& run) {
                    .expected = "a run of this version, of two steps or more",
                    .fix = "train with --trace"});
   }
-  train::write_chrome_trace(flags.trace, run.time_line);
+  training::write_chrome_trace(flags.trace, run.time_line);
   fmt::print("{}\n", flags.trace);
 }
 

@@ -60,10 +60,10 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
                       .weight_decay = 0,
                       .schedule = tasks::ScheduleKind::kConstant}};
   }
-  train::TrainOptions& options = run.train;
-  options.strategy(train::parse_strategy(wrapper_of(flags.strategy)));
-  if (options.strategy() == train::Strategy::kDistributed) {
-    train::RunContext context;
+  training::TrainOptions& options = run.train;
+  options.strategy(training::parse_strategy(wrapper_of(flags.strategy)));
+  if (options.strategy() == training::Strategy::kDistributed) {
+    training::RunContext context;
     join_ranks(flags.ranks, flags.devices, options, context);
     run.world = context.world;
   } else {
@@ -71,11 +71,11 @@ report::TimedRun to_run(const StepTimeFlags& flags) {
   }
   // A single device is the whole host rather than one slice of it, because that
   // is what a user without slices has.
-  if (options.strategy() == train::Strategy::kSingle) {
+  if (options.strategy() == training::Strategy::kSingle) {
     options.devices().resize(1);
     if (options.devices().front().is_cpu()) options.devices(devices("cpu"));
   }
-  options.precision(train::parse_precision(flags.precision));
+  options.precision(training::parse_precision(flags.precision));
   return run;
 }
 
@@ -87,7 +87,7 @@ void add_step_time(CLI::App& app) {
                   "Time one strategy on a fixed batch; used by `compare`");
   command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
-  train::TrainOptions& options = flags->run.train;
+  training::TrainOptions& options = flags->run.train;
   add_model_options(*command, flags->model, report::compared_models());
   add_precision_option(*command, flags->precision);
   add_device_options(*command, flags->devices, "all");

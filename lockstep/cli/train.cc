@@ -21,7 +21,7 @@ namespace {
 using tasks::OptimizerKind;
 using tasks::OptimizerOptions;
 using tasks::ScheduleKind;
-using train::TrainOptions;
+using training::TrainOptions;
 
 /// Values of the command line of `lockstep train`.
 struct TrainFlags {
@@ -225,7 +225,7 @@ tasks::TextOptions to_text_options(
 }
 
 void run(const TrainFlags& flags) {
-  std::shared_ptr<train::Task> task;
+  std::shared_ptr<training::Task> task;
   std::string data, model = flags.model.model;
   const auto saved = find_saved_model(flags);
   if (trains_language_model(flags, saved)) {

@@ -1,16 +1,19 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/arg.h>
 
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/dataset_source.h"
 #include "lockstep/data/image_source.h"
 
 namespace lockstep::data {
@@ -73,6 +76,17 @@ class Loader {
   /// Loads images without augmentation.
   explicit Loader(std::shared_ptr<const Dataset> dataset,
                   const LoaderOptions& options = {});
+  /// Loads samples of your own class (see DatasetSource), or of a stream (see
+  /// in_order()), and stacks them. If a sample has a tuple of inputs, they are
+  /// Batch::inputs.
+  template <class D>
+  requires(!std::derived_from<D, BatchSource> &&
+           !std::derived_from<
+               D, Dataset>) explicit Loader(std::shared_ptr<D> dataset,
+                                            const LoaderOptions& options = {})
+      : Loader(std::shared_ptr<const BatchSource>(
+                   std::make_shared<DatasetSource<D>>(std::move(dataset))),
+               options) {}
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

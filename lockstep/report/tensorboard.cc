@@ -9,8 +9,8 @@
 namespace lockstep::report {
 namespace {
 
-using train::Metrics;
-using train::RunReport;
+using training::Metrics;
+using training::RunReport;
 
 /// Scalars by step, so that they are written in the order of steps.
 using Scalars = std::map<int64_t, Metrics>;
@@ -70,7 +70,7 @@ std::string write_tensorboard(const RunReport& report,
   add_epochs(report, scalars);
   add_evaluations(report, scalars);
   add_memory(report, scalars);
-  train::EventFile file(folder);
+  training::EventFile file(folder);
   file.begin(report.first_step, report.started_at);
   const double steps = static_cast<double>(
       std::max<int64_t>(report.steps - report.first_step, 1));

@@ -11,7 +11,7 @@ namespace lockstep::report {
 /// and "epoch/..." of each epoch, "test/..." of each evaluation, and
 /// "memory_mib/cpu:0" of each device. Returns the path of the file. Throws
 /// IoError.
-std::string write_tensorboard(const train::RunReport& report,
+std::string write_tensorboard(const training::RunReport& report,
                               const std::string& folder);
 
 }  // namespace lockstep::report

@@ -30,7 +30,7 @@ const char* name_of(ScheduleKind kind) {
 
 // Returns the learning rate of a step as a factor of the first one.
 double scheduled(const OptimizerOptions& options,
-                 const train::Position& position) {
+                 const training::Position& position) {
   switch (options.schedule) {
     case ScheduleKind::kConstant:
       return 1;
@@ -56,7 +56,7 @@ double scheduled(const OptimizerOptions& options,
 }
 
 double factor(const OptimizerOptions& options,
-              const train::Position& position) {
+              const training::Position& position) {
   const double factor = scheduled(options, position);
   if (position.step >= options.warmup_steps) return factor;
   return factor * static_cast<double>(position.step + 1) /
@@ -76,7 +76,7 @@ std::vector<torch::Tensor> matrices_first(
 }  // namespace
 
 void check(const OptimizerOptions& options) {
-  train::check_not_negative("lr", options.lr);
+  training::check_not_negative("lr", options.lr);
   if (!(options.final_lr >= 0 && options.final_lr <= options.lr)) {
     throw InvalidArgument("train",
                           {.code = ErrorCode::kBadOption,
@@ -84,19 +84,19 @@ void check(const OptimizerOptions& options) {
                            .expected = fmt::format("0 to lr, {}", options.lr),
                            .got = fmt::format("{}", options.final_lr)});
   }
-  train::check_at_least("warmup_steps", options.warmup_steps, 0);
+  training::check_at_least("warmup_steps", options.warmup_steps, 0);
 }
 
 double learning_rate(const OptimizerOptions& options,
-                     const train::Position& position) {
+                     const training::Position& position) {
   return options.lr * factor(options, position);
 }
 
-std::unique_ptr<train::RunOptimizer> make_optimizer(
+std::unique_ptr<training::RunOptimizer> make_optimizer(
     const OptimizerOptions& options,
     const std::vector<torch::Tensor>& parameters,
     const optim::StateFactory& make_state) {
-  auto schedule = [options](const train::Position& position) {
+  auto schedule = [options](const training::Position& position) {
     return factor(options, position);
   };
   if (options.optimizer == OptimizerKind::kAdamW) {
@@ -105,14 +105,14 @@ std::unique_ptr<train::RunOptimizer> make_optimizer(
                      .weight_decay(options.weight_decay)
                      .make_state(make_state);
     if (!options.decays_matrices_alone) {
-      return train::make_run_optimizer(optim::adamw(parameters, adamw),
-                                       schedule);
+      return training::make_run_optimizer(optim::adamw(parameters, adamw),
+                                          schedule);
     }
     adamw.decays(is_matrix);
-    return train::make_run_optimizer(
+    return training::make_run_optimizer(
         optim::adamw(matrices_first(parameters), adamw), schedule);
   }
-  return train::make_run_optimizer(
+  return training::make_run_optimizer(
       optim::sgd(parameters, optim::SGDOptions(options.lr)
                                  .momentum(options.momentum)
                                  .weight_decay(options.weight_decay)
@@ -145,7 +145,7 @@ Settings settings_of(const OptimizerOptions& options) {
   }
   if (options.schedule == ScheduleKind::kCosine) {
     settings["final_lr"] = fmt::format("{}", options.final_lr);
-    settings[train::kLooksAtTotalSteps] = "true";
+    settings[training::kLooksAtTotalSteps] = "true";
   }
   return settings;
 }

@@ -43,9 +43,9 @@ void check(const OptimizerOptions& options);
 /// the warm-up, each kind of schedule is multiplied by
 /// (step + 1) / warmup_steps.
 double learning_rate(const OptimizerOptions& options,
-                     const train::Position& position);
+                     const training::Position& position);
 
-std::unique_ptr<train::RunOptimizer> make_optimizer(
+std::unique_ptr<training::RunOptimizer> make_optimizer(
     const OptimizerOptions& options,
     const std::vector<torch::Tensor>& parameters,
     const optim::StateFactory& make_state);

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 BestEvaluation::BestEvaluation(const std::string& metric, int64_t patience)
     : metric_(metric.substr(0, metric.find(':'))), patience_(patience) {
@@ -60,4 +60,4 @@ void BestEvaluation::load_state(const OptimizerState& state) {
   worse_in_a_row_ = state.at("worse_in_a_row").item<int64_t>();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

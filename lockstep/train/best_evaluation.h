@@ -5,7 +5,7 @@
 
 #include "lockstep/train/callback.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Remembers which evaluation of a run was the best, and decides when to stop
 /// waiting for a better one.
@@ -40,4 +40,4 @@ class BestEvaluation : public Callback {
   int64_t worse_in_a_row_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

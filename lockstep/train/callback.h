@@ -6,7 +6,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_report.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The position of a run when it calls a Callback.
 struct RunState {
@@ -60,4 +60,4 @@ class Callback {
   virtual void load_state(const OptimizerState&) {}
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

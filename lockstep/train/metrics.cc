@@ -6,7 +6,7 @@
 
 #include "lockstep/base/terminal.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 std::string metric_text(const std::string& name, double value) {
   if (name == "accuracy") return fmt::format("acc {:.2f}%", 100 * value);
@@ -45,4 +45,4 @@ Metrics RunningMean::means() const {
   return means;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 
 #include "lockstep/losses/weighted_loss.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Numbers by name. Each is a mean over samples, or over the units that the
 /// loss function stated: {"loss", 0.31}.
@@ -79,4 +79,4 @@ class RunningMean {
   int64_t samples_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

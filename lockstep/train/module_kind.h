@@ -20,7 +20,7 @@
 #include "lockstep/parallel/parallel_module.h"
 
 // Type traits of what a Trainer takes: modules, losses and optimizers.
-namespace lockstep::train {
+namespace lockstep::training {
 
 namespace detail {
 
@@ -112,4 +112,4 @@ struct ModuleKind<torch::jit::Module> {
 
 }  // namespace detail
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/names.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr std::pair<Strategy, const char*> kStrategies[] = {
@@ -99,4 +99,4 @@ std::string to_string(OnSpike action) {
   return name_of<OnSpike>(kActions, "an answer to a spike", action);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

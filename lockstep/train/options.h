@@ -12,7 +12,7 @@
 #include "lockstep/device/links/link.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The way in which a run uses its devices.
 enum class Strategy {
@@ -250,4 +250,4 @@ struct TrainOptions {
   TORCH_ARG(LogOptions, log);
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/comm/environment.h"
 #include "lockstep/train/best_evaluation.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // The most shards or threads, as on the command line.
@@ -326,7 +326,7 @@ void check_launched_ranks(const TrainOptions& options, int64_t group_size) {
     refuse_copies(
         "strategy ddp", "strategy " + to_string(options.strategy()),
         "use --strategy ddp or leave out --strategy; in C++, set "
-        "strategy(train::Strategy::kDistributed) and pass lockstep::init() "
+        "strategy(training::Strategy::kDistributed) and pass lockstep::init() "
         "to fit(). Or start the program without a launcher");
   }
   if (group_size == 1) {
@@ -383,4 +383,4 @@ Plan make_plan(const TrainOptions& options, const ProcessGroup& world,
   return plan;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

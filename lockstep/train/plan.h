@@ -11,7 +11,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/train/options.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The values that a run's options lead to on this machine, for this rank.
 struct Plan {
@@ -64,4 +64,4 @@ void check_shards_of_ranks(const CommunicationOptions& communication,
 Plan make_plan(const TrainOptions& options, const ProcessGroup& world = {},
                const Settings& saved = {});
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A trace of what a rank did, and where it ran.
 struct RankTrace {
@@ -64,4 +64,4 @@ nlohmann::json to_json(const RankTrace& trace);
 /// Reads what to_json() wrote. Throws IoError.
 RankTrace rank_trace_from_json(const nlohmann::json& json);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

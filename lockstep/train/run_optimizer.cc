@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/torch_optimizer.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -307,4 +307,4 @@ std::unique_ptr<RunOptimizer> make_run_optimizer(
                 .fix = "derive from lockstep::optim::Optimizer"});
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/train/schedule.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Interface to the optimizer of a run, of whatever kind, and its learning
 /// rate.
@@ -62,4 +62,4 @@ std::unique_ptr<RunOptimizer> make_run_optimizer(
     const optim::StateFactory& make_state, Schedule schedule = {},
     TorchSchedule torch_schedule = {});
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

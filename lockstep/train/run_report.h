@@ -18,7 +18,7 @@ namespace lockstep::inspect {
 struct Topology;
 }
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The work and the memory of a device in a run.
 struct DeviceReport {
@@ -218,4 +218,4 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report);
 void write_json(const std::string& path, const nlohmann::json& json);
 void write_report(const std::string& path, const RunReport& report);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The position of a run, as the schedules see it.
 struct Position {
@@ -30,4 +30,4 @@ struct TorchSchedule {
   bool is_per_step = false;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -20,7 +20,7 @@ namespace lockstep {
 class Engine;
 }
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 struct Plan;
 
@@ -90,4 +90,4 @@ class Task {
   virtual EmptyBatch empty_batch() const { return EmptyBatch::kError; }
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

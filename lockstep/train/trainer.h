@@ -18,13 +18,13 @@
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch_source.h"
+#include "lockstep/data/dataset_source.h"
+#include "lockstep/data/in_order.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/dataset_source.h"
-#include "lockstep/train/in_order.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/module_kind.h"
 #include "lockstep/train/options.h"
@@ -35,7 +35,7 @@ namespace lockstep {
 class Engine;
 }
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 namespace detail {
 
@@ -337,9 +337,9 @@ using ModuleMadeBy =
 template <class Make>
 Trainer(Make) -> Trainer<detail::ModuleMadeBy<Make>>;
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training
 
 namespace lockstep {
-using train::LossAndMetrics;
-using train::Trainer;
+using training::LossAndMetrics;
+using training::Trainer;
 }  // namespace lockstep

@@ -25,6 +25,13 @@ struct TwoInputs : torch::nn::Cloneable<TwoInputs> {
   torch::Tensor forward(torch::Tensor a, torch::Tensor b) { return a + b; }
 };
 
+struct Points {
+  size_t size() const { return 4; }
+  torch::data::Example<> get(size_t) const {
+    return {torch::rand(2), torch::rand(2)};
+  }
+};
+
 // clang-format off
 
 void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
@@ -36,8 +43,8 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
   ProcessGroupOptions().bad_links(SAYS(BadLinks::kStage));
   SAYS(ProcessGroupOptions().device_type(torch::kCUDA));
   SAYS(init(ProcessGroupOptions().device_type(torch::kCUDA)));
-  train::SAYS(TrainOptions().devices(lockstep::devices("auto")));
-  train::TrainOptions().SAYS(strategy(train::Strategy::kDistributed));
+  training::SAYS(TrainOptions().devices(lockstep::devices("auto")));
+  training::TrainOptions().SAYS(strategy(training::Strategy::kDistributed));
   Net* model = module.get();
   SAYS(lockstep::to(*model, devices[0]));
   DistributedDataParallel(module, world, DistributedDataParallelOptions()
@@ -101,6 +108,11 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
   SAYS(TrainStepOptions().total_weight(weight));
 }
 
+// A program's own functions may be called train and so on.
+void call_train(DataParallel<Net> model, torch::optim::LBFGS& optimizer) {
+  train(model, optimizer, torch::rand({2, 3}), torch::zeros(2, torch::kLong));
+}
+
 void train_two(DataParallel<TwoInputs> model, torch::Tensor a, torch::Tensor b,
                torch::Tensor target, torch::optim::SGD& optimizer) {
   const auto loss = SAYS([](const torch::Tensor& output,
@@ -120,6 +132,11 @@ void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
          weight.copy_(weight.renorm(2, 0, max_norm)); })
   SAYS(bucket.buffer.copy_(result));
   data::LoaderOptions().SAYS(workers(0));
+  data::DatasetSource<Points> source(std::make_shared<Points>());
+  source.set_collate([](const std::vector<torch::data::Example<>>& samples) {
+    return std::pair(samples[0].data, samples[0].target);
+  });
+  data::Loader loader(std::make_shared<Points>());
 }
 
 void compute(ProcessGroup world, Net& net, torch::Tensor x,

@@ -99,7 +99,7 @@ TEST(Train, WritesReportsThatAgree) {
   EXPECT_PRED2(contains, text, "] Epoch 0 | Batchsize: 64 | Steps: 3 | LR: ");
   const auto report = json::parse(content_of(folder.path("report.json")));
   EXPECT_EQ(report, json::parse(content_of(folder.path("run/run.json"))));
-  EXPECT_EQ(train::run_report_from_json(report).steps, 3);
+  EXPECT_EQ(training::run_report_from_json(report).steps, 3);
   EXPECT_EQ(report["command"][1], "train");
   EXPECT_PRED2(contains, text, report["parameter_sha256"].get<std::string>());
 }

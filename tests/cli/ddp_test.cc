@@ -73,7 +73,7 @@ TEST(Ddp, GivesTheBitsOfOneDeviceUnderLockstepRun) {
 // Rank 0 has the folder, and rank 1 waits for rank 0.
 TEST(Ddp, NamesTheFolderThatAnotherRunUsesOnEachRank) {
   const TemporaryFolder folder;
-  const train::RunLock other(folder.path());
+  const training::RunLock other(folder.path());
   Words words{"run", "--nproc-per-node", "2", "--", kProgram};
   const Words own = ddp_words({"--max-steps", "1", "--out-dir", folder.path()});
   words.insert(words.end(), own.begin(), own.end());

@@ -3,13 +3,20 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <ranges>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include <gtest/gtest.h>
+#include <torch/data.h>
+#include <torch/nn/utils/rnn.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/dataset_source.h"
 #include "lockstep/data/image_source.h"
+#include "lockstep/data/in_order.h"
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/sample_writer.h"
 #include "tests/base/expect_problem.h"
@@ -468,6 +475,78 @@ TEST(Loader, SaysThatItCanStartNoMoreWorkers) {
                        LoaderOptions().batch_size(4).workers(64));
               }),
               testing::ExitedWithCode(0), "for a worker of the loader");
+}
+
+// Datasets of a user: sample i is i, and its target is i * i.
+torch::data::Example<> square(int64_t i) {
+  return {torch::tensor({static_cast<float>(i)}), torch::tensor(i * i)};
+}
+
+struct Squares {
+  size_t size() const { return 10; }
+  torch::data::Example<> get(size_t i) const {
+    return square(static_cast<int64_t>(i));
+  }
+};
+
+struct SquareStream {
+  void reset() { at = 0; }
+  std::optional<torch::data::Example<>> next() { return square(at++); }
+  int64_t at = 0;
+};
+
+TEST(Loader, TakesADatasetOfTheUsers) {
+  const auto options = LoaderOptions().batch_size(4).workers(2);
+  Loader loader(std::make_shared<Squares>(), options);
+  const auto batches = epoch_of(loader);
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_TRUE(
+      batches[1].data.equal(torch::tensor({{4.F}, {5.F}, {6.F}, {7.F}})));
+  EXPECT_TRUE(batches[2].target.equal(torch::tensor({64, 81})));
+  Loader of_stream(in_order(std::make_shared<SquareStream>(), 10), options);
+  for (const int64_t epoch : {0, 1}) {
+    of_stream.set_epoch(epoch);
+    expect_same(epoch_of(of_stream), batches);
+  }
+}
+
+TEST(Loader, HasTheInputsOfSamplesThatAreTuples) {
+  struct Pairs {
+    size_t size() const { return 3; }
+    std::pair<std::tuple<torch::Tensor, torch::Tensor>, int64_t> get(
+        size_t i) const {
+      return {{torch::full({2}, static_cast<double>(i)), torch::zeros({5})},
+              static_cast<int64_t>(i)};
+    }
+  };
+  Loader loader(std::make_shared<Pairs>());
+  const auto batches = epoch_of(loader);
+  ASSERT_EQ(batches.size(), 1u);
+  ASSERT_EQ(batches[0].inputs.size(), 2u);
+  EXPECT_EQ(batches[0].inputs[1].toTensor().sizes(),
+            (std::vector<int64_t>{3, 5}));
+  EXPECT_TRUE(batches[0].target.equal(torch::arange(3)));
+}
+
+TEST(Loader, SaysHowSamplesOfDifferentShapesAreJoined) {
+  struct Ragged {
+    size_t size() const { return 4; }
+    torch::Tensor get(size_t i) const {
+      return torch::zeros({static_cast<int64_t>(i) + 1});
+    }
+  };
+  const auto ragged = std::make_shared<Ragged>();
+  Loader loader(ragged);
+  expect_problem(error_of<InvalidArgument>([&] { epoch_of(loader); }),
+                 ErrorCode::kMisuse, {"can't be stacked", "set_collate()"});
+  const auto padded = std::make_shared<DatasetSource<Ragged>>(ragged);
+  padded->set_collate([](const std::vector<torch::Tensor>& samples) {
+    return std::pair(torch::nn::utils::rnn::pad_sequence(samples, true),
+                     static_cast<int64_t>(samples.size()));
+  });
+  Loader with_padding(std::shared_ptr<const BatchSource>(padded));
+  EXPECT_EQ(epoch_of(with_padding).front().data.sizes(),
+            (std::vector<int64_t>{4, 4}));
 }
 
 }  // namespace

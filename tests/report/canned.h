@@ -27,7 +27,7 @@ inline Measurement canned_round(const std::string& strategy,
   report.memory_shared_bytes = 50 << 20;
   report.parameter_bytes = 4 * report.parameters;
   report.optimizer_state_bytes = 4 * report.parameters;
-  report.step_time_s = train::summarize(step_times_s);
+  report.step_time_s = training::summarize(step_times_s);
   for (const double seconds : step_times_s) report.total_time_s += seconds;
   for (size_t k = 0; k < devices; ++k) {
     report.split.push_back(64 / static_cast<int64_t>(devices));

@@ -19,7 +19,7 @@ inline TraceLog::Span canned_span(size_t lane, const char* name,
 
 /// Returns a step of 40 ms: forward to 10, backward to `backward_ms`,
 /// all-reduce from 25 to 32 with a wait up to 30, update from 32.
-inline train::RankTrace canned_trace(int64_t number, int64_t backward_ms) {
+inline training::RankTrace canned_trace(int64_t number, int64_t backward_ms) {
   constexpr auto kCompute = TraceCategory::kCompute;
   TraceLog log{.lanes = {"main", "cpu:0", "all-reduce"}};
   log.spans = {

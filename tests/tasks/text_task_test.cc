@@ -19,10 +19,10 @@
 namespace lockstep::tasks {
 namespace {
 
-using train::Precision;
-using train::RunReport;
-using train::Strategy;
-using train::TrainOptions;
+using training::Precision;
+using training::RunReport;
+using training::Strategy;
+using training::TrainOptions;
 
 class TextRuns : public testing::Test {
  protected:
@@ -50,7 +50,7 @@ class TextRuns : public testing::Test {
   }
 
   TrainOptions run(Precision precision = Precision::kFloat32) const {
-    TrainOptions options = train::short_run(/*batch_size=*/8, /*shards=*/0);
+    TrainOptions options = training::short_run(/*batch_size=*/8, /*shards=*/0);
     options.accumulate(4);
     options.epochs(0);
     options.max_steps(12);
@@ -62,9 +62,9 @@ class TextRuns : public testing::Test {
   }
 
   RunReport train(const TrainOptions& options,
-                  const train::RunContext& context = {}) const {
+                  const training::RunContext& context = {}) const {
     TextTask task(text());
-    return train::run_training(task, options, context);
+    return training::run_training(task, options, context);
   }
 
   /// Trains with ranks that are threads.
@@ -72,11 +72,11 @@ class TextRuns : public testing::Test {
                            const std::string& backend) const {
     options.strategy(Strategy::kDistributed);
     options.accumulate(4 / ranks);
-    options.devices().assign(static_cast<size_t>(ranks), train::cpu_slice());
-    return train::report_of_ranks(ranks, backend,
-                                  [&](const ProcessGroup& world) {
-                                    return train(options, {.world = world});
-                                  });
+    options.devices().assign(static_cast<size_t>(ranks), training::cpu_slice());
+    return training::report_of_ranks(ranks, backend,
+                                     [&](const ProcessGroup& world) {
+                                       return train(options, {.world = world});
+                                     });
   }
 
   const TemporaryFolder folder_;
@@ -87,7 +87,7 @@ const auto kPrecisions = testing::Values(
     Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16);
 
 std::string name_of_type(const testing::TestParamInfo<Precision>& info) {
-  return train::to_string(info.param);
+  return training::to_string(info.param);
 }
 
 class TextPrecisions : public TextRuns,
@@ -104,7 +104,7 @@ TEST_P(TextPrecisions, HaveOneDigestForFourShards) {
   TrainOptions dp = options;
   dp.strategy(Strategy::kDataParallel);
   dp.accumulate(2);
-  dp.devices(train::cpu_slices(2));
+  dp.devices(training::cpu_slices(2));
   EXPECT_EQ(train(dp).parameter_sha256, expected);
 }
 
@@ -205,13 +205,13 @@ TEST_F(TextRuns, RecomputeToTheSameBits) {
   TextOptions options = text();
   options.model.recomputes_activations = true;
   TextTask task(options);
-  EXPECT_EQ(train::run_training(task, run()).parameter_sha256, expected);
+  EXPECT_EQ(training::run_training(task, run()).parameter_sha256, expected);
 }
 
 TEST_F(TextRuns, TrainAsTheTextbooksDataParallel) {
   TrainOptions options = run();
   options.accumulate(1);
-  options.devices(train::cpu_slices(2));
+  options.devices(training::cpu_slices(2));
   options.strategy(Strategy::kDataParallel);
   const RunReport expected = train(options);
   options.strategy(Strategy::kDataParallelClassic);
@@ -234,7 +234,7 @@ TEST_F(TextRuns, AreEvaluatedFromTheirCheckpoint) {
   EXPECT_EQ(spec.file, folder_.path("text.txt"));
   const auto evaluated = evaluate_text({.checkpoint = folder_.path("run"),
                                         .data = spec,
-                                        .devices = {train::cpu_slice()}});
+                                        .devices = {training::cpu_slice()}});
   EXPECT_EQ(evaluated.test.samples, report.test.samples);
   EXPECT_EQ(evaluated.tokens, evaluated.test.samples * 16);
   // Other shards are rounded differently.
@@ -248,7 +248,7 @@ TEST_F(TextRuns, RefuseTextsThatCanNotBe) {
     change(options);
     return error_code_of([&] {
       TextTask task(options);
-      train::run_training(task, run());
+      training::run_training(task, run());
     });
   };
   write_text(folder_.path("empty.txt"), "");

@@ -10,7 +10,7 @@
 #include "tests/faults/link_faults.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr int kSlices = 2;
@@ -85,4 +85,4 @@ TEST(DivergingLoss, IsNotTakenForABadLink) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -15,7 +15,7 @@
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -181,4 +181,4 @@ TEST(CheckpointEachEpoch, SavesAtItsEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

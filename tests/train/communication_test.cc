@@ -7,7 +7,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr int kRanks = 2;
@@ -184,4 +184,4 @@ TEST(Communication, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 std::vector<std::string> rows_of(const std::string& path) {
@@ -120,4 +120,4 @@ TEST(CsvLog, OfARunIsThatOfOneRank) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -2,7 +2,7 @@
 
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 ImageTraining small_run(const std::string& model) {
@@ -63,4 +63,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, Ddp, testing::Values("shm", "tcp"),
                          });
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

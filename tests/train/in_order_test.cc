@@ -1,4 +1,4 @@
-#include "lockstep/train/in_order.h"
+#include "lockstep/data/in_order.h"
 
 #include <gtest/gtest.h>
 #include <torch/data.h>
@@ -13,7 +13,7 @@
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -184,4 +184,4 @@ TEST(InOrder, HasNoOrderOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 TEST(LiveStatuses, OfARunSayWhatCameOfIt) {
@@ -87,4 +87,4 @@ TEST(LiveStatuses, OfALongRunKeepAFewLosses) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

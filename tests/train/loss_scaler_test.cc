@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 TEST(LossScaler, HalvesAfterAnOverflowAndDoublesAfterTwoThousandGoodSteps) {
@@ -66,4 +66,4 @@ TEST(LossScaler, RefusesStateThatCanNotBe) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

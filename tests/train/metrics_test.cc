@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 TEST(Accuracy, IsTheFractionOfRowsWhoseTargetIsGreatest) {
@@ -34,4 +34,4 @@ TEST(MetricText, SaysAnAccuracyInPerCent) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

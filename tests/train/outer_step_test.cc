@@ -5,7 +5,7 @@
 
 #include "lockstep/parallel/module/module_handle.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -98,4 +98,4 @@ TEST(OuterStep, SendsRoundedChanges) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -26,7 +26,7 @@
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -857,4 +857,4 @@ TEST(OwnTrainer, ComputesTheLossOnTheOutputDevice) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "tests/base/expect_problem.h"
 #include "tests/comm/scoped_environment.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 int64_t cores() { return static_cast<int64_t>(allowed_cores().size()); }
@@ -145,4 +145,4 @@ TEST(LaunchedRanks, AllowAnyStrategyWithoutALauncher) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

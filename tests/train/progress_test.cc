@@ -10,7 +10,7 @@
 
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 ProgressText half_way() {
@@ -195,4 +195,4 @@ TEST(Progress, UsesABarWhereItIsToldOfATerminal) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/train/report/environment.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train::records_test {
+namespace lockstep::training::records_test {
 namespace {
 
 TEST(ThinnedSeries, KeepsSoManyStepsAtMostAndAllAsFarApart) {
@@ -103,4 +103,4 @@ TEST(RunEnvironment, KeepsNoVariableThatMayBeSecret) {
 }
 
 }  // namespace
-}  // namespace lockstep::train::records_test
+}  // namespace lockstep::training::records_test

@@ -8,7 +8,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/run_report.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Returns rank 0's report of `run`, which is made by ranks that are threads.
 inline RunReport report_of_ranks(
@@ -28,4 +28,4 @@ inline RunReport report_of_ranks(
   return first;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -15,7 +15,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -399,4 +399,4 @@ TEST(Checkpoints, ThatCantBeWrittenAreAWarningUntilTheLast) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

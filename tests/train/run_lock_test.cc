@@ -24,7 +24,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // A process that has the lock of `folder` until it is killed.
@@ -170,4 +170,4 @@ TEST(RunLock, KeepsASecondRunOutWhileTheFirstTrains) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

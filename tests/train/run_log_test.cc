@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 RunReport two_devices() {
@@ -93,4 +93,4 @@ TEST(Summary, NamesShardsAndThreadsBesideTheDigest) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -9,7 +9,7 @@
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 RunReport example() {
@@ -131,4 +131,4 @@ TEST(RunReport, IsWrittenInTheOrderOfItsFields) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

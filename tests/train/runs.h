@@ -10,7 +10,7 @@
 #include "tests/train/short_runs.h"
 
 // Runs of an instant, for tests of the trainer.
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The options of a run that trains a classifier of images, and its ranks.
 struct ImageTraining : TrainOptions, tasks::ImageOptions {
@@ -65,4 +65,4 @@ inline RunReport distributed(const ImageTraining& options, int ranks,
       });
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 #include "lockstep/train/run_report.h"
 
 // Options and results of runs of an instant.
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Returns one of `count` equal slices of this host.
 inline Device cpu_slice(int index = 0, int count = 1) {
@@ -45,4 +45,4 @@ inline void expect_same(const RunReport& got, const RunReport& expected,
   EXPECT_EQ(got.epochs.back().train, expected.epochs.back().train) << what;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -14,7 +14,7 @@
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -215,4 +215,4 @@ TEST(SpikeOptions, NeedWhatFits) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -12,7 +12,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 enum class What {
@@ -480,4 +480,4 @@ TEST(StateGuard, LeavesARunWithAnErrorIfSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include "lockstep/base/log.h"
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// A part with one number, "value".
@@ -151,4 +151,4 @@ TEST(StateList, WarnsOfStateThatNoCallbackTakes) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 
 #include "tests/base/temporary_folder.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 template <class T>
@@ -96,4 +96,4 @@ TEST(TensorBoardLog, BeginsARunThatGoesOnWithASessionLog) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

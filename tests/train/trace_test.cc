@@ -11,7 +11,7 @@
 #include "tests/checkpoint/python.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 ImageTraining small_run(const std::string& trace) {
@@ -200,4 +200,4 @@ TEST(ChromeTrace, CountsMicrosecondsFromTheFirstSpan) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

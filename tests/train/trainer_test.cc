@@ -11,7 +11,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // A run of an instant: a small mlp on a few synthetic images.
@@ -243,4 +243,4 @@ TEST(Evaluate, CountsEverySampleOnceWhateverTheDevices) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -16,7 +16,7 @@
 #include "tests/train/report_of_ranks.h"
 #include "tests/train/short_runs.h"
 
-namespace lockstep::train::weighted_loss_test {
+namespace lockstep::training::weighted_loss_test {
 namespace {
 
 using models::LanguageModel;
@@ -457,4 +457,4 @@ TEST(WeightedMetrics, RefuseWeightsThatAreNone) {
 }
 
 }  // namespace
-}  // namespace lockstep::train::weighted_loss_test
+}  // namespace lockstep::training::weighted_loss_test

@@ -79,7 +79,7 @@ void start_ranks(size_t count) {
   options.is_stdout_raw = true;
   options.environment[kOwnRankVariable] = "1";
   if (is_terminal(STDOUT_FILENO)) {
-    options.environment[train::kTerminalColumns] =
+    options.environment[training::kTerminalColumns] =
         std::to_string(terminal_width(STDOUT_FILENO));
   }
   std::vector<std::string> command = command_line();
@@ -88,7 +88,8 @@ void start_ranks(size_t count) {
 }
 
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
-                train::TrainOptions& options, train::RunContext& context) {
+                training::TrainOptions& options,
+                training::RunContext& context) {
   check_devices(devices);
   ProcessGroupOptions group;
   group.backend(flags.backend);
@@ -103,8 +104,8 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                    : rank_devices(devices, ranks);
       };
   options.devices(devices_now(context.world));
-  context.rejoin = [group, devices_now](train::RunContext& around,
-                                        train::TrainOptions& now,
+  context.rejoin = [group, devices_now](training::RunContext& around,
+                                        training::TrainOptions& now,
                                         const std::string& why) {
     const auto next =
         init_next(group, why, [] { return InterruptScope::signal() != 0; });
@@ -115,9 +116,9 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
   };
 }
 
-std::string describe_rank(const train::TrainOptions& options,
+std::string describe_rank(const training::TrainOptions& options,
                           const ProcessGroup& world) {
-  const auto plan = train::make_plan(options, world);
+  const auto plan = training::make_plan(options, world);
   const ShardRange own =
       shards_of_worker(world.rank(), world.size(), plan.shards);
   const int64_t samples =

@@ -34,10 +34,10 @@ bool is_own_rank();
 /// options.devices, which has one device for each rank of this host. Throws
 /// BadUsage if `devices` names more devices than ranks.
 void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
-                train::TrainOptions& options, train::RunContext& context);
+                training::TrainOptions& options, training::RunContext& context);
 
 /// Returns "Rank: 0 | Local rank: 0 | Device: cpu:0 | Batch: 32".
-std::string describe_rank(const train::TrainOptions& options,
+std::string describe_rank(const training::TrainOptions& options,
                           const ProcessGroup& world);
 
 }  // namespace lockstep::cli

@@ -9,9 +9,9 @@ namespace {
 
 // Adds the options for communication over slow links.
 void add_communication_options(CLI::App& app, RunFlags& flags) {
-  train::CommunicationOptions& options = flags.options.communication();
+  training::CommunicationOptions& options = flags.options.communication();
   add_choice(app, "--grad-compression", flags.grad_compression,
-             train::grad_compression_names(),
+             training::grad_compression_names(),
              "ddp: none; bf16 or fp16: send gradients in half the bytes; "
              "powersgd: send low-rank factors of each matrix of gradients");
   add_count(app, "--powersgd-rank", options.powersgd_rank(), {1, 1024},
@@ -20,7 +20,7 @@ void add_communication_options(CLI::App& app, RunFlags& flags) {
             "ddp: steps that each rank makes independently before the ranks "
             "combine their parameters; 0: sum gradients in every step");
   add_choice(app, "--outer-optimizer", flags.outer_optimizer,
-             train::outer_optimizer_names(),
+             training::outer_optimizer_names(),
              "after local steps: average (local SGD) or nesterov (DiLoCo)");
   add_number(app, "--outer-lr", options.outer_lr(),
              "learning rate of the outer optimizer")
@@ -32,7 +32,7 @@ void add_communication_options(CLI::App& app, RunFlags& flags) {
 }
 
 void add_length_options(CLI::App& app, RunFlags& flags) {
-  add_choice(app, "--strategy", flags.strategy, train::strategy_names(),
+  add_choice(app, "--strategy", flags.strategy, training::strategy_names(),
              "single, dp, ddp (one process per device) or dp-classic "
              "(replicates the model in every step, as nn.DataParallel does)")
       ->default_str("single; several --devices: dp; several ranks: ddp");
@@ -48,7 +48,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
   add_count(app, "--accumulate", flags.options.accumulate(), {1, 4096},
             "micro-batches that each device computes one after another in a "
             "step, to save memory; each device has this many shards");
-  add_choice(app, "--precision", flags.precision, train::precision_names(),
+  add_choice(app, "--precision", flags.precision, training::precision_names(),
              "fp32; bf16 or fp16: forward and loss in that type, weights "
              "and their gradients in float32");
   add_count(app, "--zero", flags.zero, {0, 2},
@@ -82,7 +82,7 @@ void add_length_options(CLI::App& app, RunFlags& flags) {
   add_number(app, "--clip-grad-norm", flags.options.clip_grad_norm(),
              "scale the gradient to this norm if it is larger; 0: off")
       ->check(number(0));
-  add_choice(app, "--on-spike", flags.on_spike, train::on_spike_names(),
+  add_choice(app, "--on-spike", flags.on_spike, training::on_spike_names(),
              "when the loss spikes: nothing; skip: leave out the update; "
              "roll-back: also restore the last checkpoint's weights, and "
              "continue with the next batch");
@@ -183,26 +183,26 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
 
 }  // namespace
 
-RunFlags flags_with(const train::TrainOptions& defaults) {
+RunFlags flags_with(const training::TrainOptions& defaults) {
   RunFlags flags;
   flags.options = defaults;
-  flags.precision = train::to_string(defaults.precision());
+  flags.precision = training::to_string(defaults.precision());
   flags.zero = static_cast<int>(defaults.zero());
   flags.grad_compression =
-      train::to_string(defaults.communication().compression());
+      training::to_string(defaults.communication().compression());
   flags.outer_optimizer =
-      train::to_string(defaults.communication().outer_optimizer());
-  flags.on_spike = train::to_string(defaults.spikes().action());
+      training::to_string(defaults.communication().outer_optimizer());
+  flags.on_spike = training::to_string(defaults.spikes().action());
   flags.bad_links = to_string(defaults.verify().bad_links());
   return flags;
 }
 
-train::Strategy choose_strategy(const std::string& name, bool has_ranks,
-                                size_t devices) {
-  if (!name.empty()) return train::parse_strategy(name);
-  if (has_ranks) return train::Strategy::kDistributed;
-  return devices > 1 ? train::Strategy::kDataParallel
-                     : train::Strategy::kSingle;
+training::Strategy choose_strategy(const std::string& name, bool has_ranks,
+                                   size_t devices) {
+  if (!name.empty()) return training::parse_strategy(name);
+  if (has_ranks) return training::Strategy::kDistributed;
+  return devices > 1 ? training::Strategy::kDataParallel
+                     : training::Strategy::kSingle;
 }
 
 void add_run_options(CLI::App& app, RunFlags& flags) {
@@ -227,16 +227,16 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
   add_output_options(app, flags);
 }
 
-train::TrainOptions to_train_options(const RunFlags& flags) {
-  train::TrainOptions options = flags.options;
-  options.precision(train::parse_precision(flags.precision));
+training::TrainOptions to_train_options(const RunFlags& flags) {
+  training::TrainOptions options = flags.options;
+  options.precision(training::parse_precision(flags.precision));
   options.zero(static_cast<ZeroStage>(flags.zero));
   options.communication().compression(
-      train::parse_grad_compression(flags.grad_compression));
+      training::parse_grad_compression(flags.grad_compression));
   options.verify().bad_links(parse_bad_links(flags.bad_links));
-  options.spikes().action(train::parse_on_spike(flags.on_spike));
+  options.spikes().action(training::parse_on_spike(flags.on_spike));
   options.communication().outer_optimizer(
-      train::parse_outer_optimizer(flags.outer_optimizer));
+      training::parse_outer_optimizer(flags.outer_optimizer));
   options.epochs(
       flags.epochs.value_or(options.max_steps() > 0 ? 0 : options.epochs()));
   if (flags.no_eval) options.evaluation().enabled(false);

@@ -17,8 +17,8 @@ namespace lockstep::cli {
 /// task.
 struct RunFlags {
   DeviceFlags devices;
-  train::TrainOptions options;  ///< numbers are bound to it directly
-  std::string strategy;         ///< empty: chosen by ranks and devices
+  training::TrainOptions options;  ///< numbers are bound to it directly
+  std::string strategy;            ///< empty: chosen by ranks and devices
   std::string precision = "fp32";
   int zero = 0;  ///< ZeRO stage
   std::string grad_compression = "none";
@@ -37,18 +37,18 @@ struct RunFlags {
 
 /// Returns flags in which the values that are not given are those of
 /// `defaults`.
-RunFlags flags_with(const train::TrainOptions& defaults);
+RunFlags flags_with(const training::TrainOptions& defaults);
 
 /// Returns the strategy `name`, or if that is empty the one that uses all ranks
 /// and `devices` devices.
-train::Strategy choose_strategy(const std::string& name, bool has_ranks,
-                                size_t devices);
+training::Strategy choose_strategy(const std::string& name, bool has_ranks,
+                                   size_t devices);
 
 /// Binds the options to `flags`, which must outlive the app.
 void add_run_options(CLI::App& app, RunFlags& flags);
 
 /// Returns the options, except for the devices, which take a while to find, and
 /// the strategy, which depends on them. Throws BadUsage.
-train::TrainOptions to_train_options(const RunFlags& flags);
+training::TrainOptions to_train_options(const RunFlags& flags);
 
 }  // namespace lockstep::cli

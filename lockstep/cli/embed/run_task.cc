@@ -22,8 +22,8 @@
 namespace lockstep::cli {
 namespace {
 
-using train::Strategy;
-using train::TrainOptions;
+using training::Strategy;
+using training::TrainOptions;
 
 // Returns the devices that were named, else those of the program's defaults,
 // else all.
@@ -71,7 +71,7 @@ void check_outputs(const RunFlags& flags) {
   }
 }
 
-[[noreturn]] void end_stopped(const train::RunReport& report) {
+[[noreturn]] void end_stopped(const training::RunReport& report) {
   // The signal is unknown if another rank stopped an evaluation.
   const int signal = report.stop_signal != 0 ? report.stop_signal : SIGTERM;
   const bool is_saved = !report.last_checkpoint.empty();
@@ -101,11 +101,11 @@ void write_config(const RunFlags& flags) {
 // Checks for errors that every rank would report, so that they are reported
 // once and as bad usage.
 void check_before_ranks(const RunFlags& flags, TrainOptions options) {
-  const train::CommunicationOptions communication = options.communication();
+  const training::CommunicationOptions communication = options.communication();
   options.strategy(Strategy::kDataParallel);
   // These options are only for ranks.
   options.zero(ZeroStage::kNone);
-  options.communication(train::CommunicationOptions());
+  options.communication(training::CommunicationOptions());
   options.devices(devices_of(flags));
   const auto backend = device_backend(flags.ranks.backend);
   if (backend && backend->device_type != options.devices().front().type) {
@@ -115,9 +115,10 @@ void check_before_ranks(const RunFlags& flags, TrainOptions options) {
         backend->name, c10::DeviceTypeName(backend->device_type, true),
         join_names(options.devices())));
   }
-  const train::Plan plan = train::make_plan(options);
-  train::check_shards_of_ranks(communication, plan.shards,
-                               static_cast<int64_t>(options.devices().size()));
+  const training::Plan plan = training::make_plan(options);
+  training::check_shards_of_ranks(
+      communication, plan.shards,
+      static_cast<int64_t>(options.devices().size()));
 }
 
 }  // namespace
@@ -134,11 +135,11 @@ int run_with_torch(int argc, char** argv, const std::function<int()>& run) {
 }
 
 void run_task(const RunFlags& flags, const std::string& beginning,
-              train::Task& task) {
+              training::Task& task) {
   TrainOptions options = to_train_options(flags);
   options.strategy(strategy_of(flags));
-  train::check_launched_ranks(options, read_environment().world_size);
-  train::check_options(options);
+  training::check_launched_ranks(options, read_environment().world_size);
+  training::check_options(options);
   check_outputs(flags);
   // Printed first, because making devices, data and model takes a while.
   if (!flags.quiet && !is_own_rank() && read_environment().rank == 0) {
@@ -146,9 +147,9 @@ void run_task(const RunFlags& flags, const std::string& beginning,
                                   to_string(options.strategy())));
   }
   choose_devices(flags, options);
-  train::RunContext context{.stop = [] { return InterruptScope::signal(); },
-                            .command = command_line(),
-                            .on_begin = [&flags] { write_config(flags); }};
+  training::RunContext context{.stop = [] { return InterruptScope::signal(); },
+                               .command = command_line(),
+                               .on_begin = [&flags] { write_config(flags); }};
   if (options.strategy() == Strategy::kDistributed) {
     if (!is_rank()) {
       check_before_ranks(flags, options);
@@ -160,9 +161,9 @@ void run_task(const RunFlags& flags, const std::string& beginning,
     }
   }
   const InterruptScope interrupts;
-  const auto report = train::run_training(task, options, context);
+  const auto report = training::run_training(task, options, context);
   if (context.world.rank() != 0) return;
-  if (!flags.report.empty()) train::write_report(flags.report, report);
+  if (!flags.report.empty()) training::write_report(flags.report, report);
   if (!report.interrupted) return;
   end_stopped(report);
 }

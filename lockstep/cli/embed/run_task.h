@@ -17,6 +17,6 @@ int run_with_torch(int argc, char** argv, const std::function<int()>& run);
 /// stopped or processes were started, throws CLI::RuntimeError with the exit
 /// code.
 void run_task(const RunFlags& flags, const std::string& beginning,
-              train::Task& task);
+              training::Task& task);
 
 }  // namespace lockstep::cli

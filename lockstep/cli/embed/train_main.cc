@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-int run(train::Task& task, const train::TrainOptions& defaults) {
+int run(training::Task& task, const training::TrainOptions& defaults) {
   const std::string model = task.model().at("name");
   CLI::App app;
   cli::set_up(app);
@@ -30,10 +30,10 @@ int run(train::Task& task, const train::TrainOptions& defaults) {
 
 }  // namespace
 
-int train_main(int argc, char** argv, train::TrainerBase& trainer,
-               const train::TrainOptions& defaults) {
+int train_main(int argc, char** argv, training::TrainerBase& trainer,
+               const training::TrainOptions& defaults) {
   return cli::run_with_torch(
-      argc, argv, [&] { return run(*train::task_of(trainer), defaults); });
+      argc, argv, [&] { return run(*training::task_of(trainer), defaults); });
 }
 
 }  // namespace lockstep

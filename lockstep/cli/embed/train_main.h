@@ -13,7 +13,7 @@ namespace lockstep {
 /// values of options that are not given; several ranks mean kDistributed
 /// whatever its strategy is. Returns the exit code. Errors are printed to
 /// stderr.
-int train_main(int argc, char** argv, train::TrainerBase& trainer,
-               const train::TrainOptions& defaults = {});
+int train_main(int argc, char** argv, training::TrainerBase& trainer,
+               const training::TrainOptions& defaults = {});
 
 }  // namespace lockstep

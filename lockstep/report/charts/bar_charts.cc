@@ -12,7 +12,7 @@ namespace lockstep::report {
 namespace {
 
 // There are either 101 percentiles or none.
-double of_percent(const train::RunReport& report, size_t percent) {
+double of_percent(const training::RunReport& report, size_t percent) {
   const auto& all = report.step_time_percentiles_s;
   return all.empty() ? report.step_time_s.median : all[percent];
 }
@@ -28,7 +28,7 @@ void end_row(Canvas& canvas, double end, const std::string& value) {
 void draw_step_time(Canvas& canvas, const ComparedRun& run, size_t index,
                     double longest) {
   const ChartLayout& layout = canvas.layout;
-  const train::RunReport& report = run.report;
+  const training::RunReport& report = run.report;
   const auto x_of = [&](double seconds) {
     return layout.bar_x() + layout.bars() * seconds / longest;
   };

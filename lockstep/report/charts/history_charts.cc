@@ -163,7 +163,7 @@ Canvas::Points points_of(const std::vector<double>& xs,
 }
 
 Section memory_figures(const ComparedRun& run) {
-  const train::MemoryHistory& memory = run.report.memory;
+  const training::MemoryHistory& memory = run.report.memory;
   Section section{
       .title = "Figures of the chart: memory of " + run.label(),
       .header = {"Device", "After the first step", "After the last", "Peak"}};
@@ -181,7 +181,7 @@ Section memory_figures(const ComparedRun& run) {
   return section;
 }
 
-Canvas::Points losses_of(const train::RunReport& report) {
+Canvas::Points losses_of(const training::RunReport& report) {
   Canvas::Points points;
   for (const auto& [step, loss] : losses_by_step(report)) {
     if (std::abs(loss) > kLargestLoss) continue;
@@ -190,7 +190,7 @@ Canvas::Points losses_of(const train::RunReport& report) {
   return points;
 }
 
-Canvas::Points evaluated_losses(const train::RunReport& report) {
+Canvas::Points evaluated_losses(const training::RunReport& report) {
   Canvas::Points points;
   for (const auto& [step, test] : evaluations_of(report)) {
     const auto loss = test.metrics.find("loss");
@@ -255,7 +255,7 @@ Chart step_history_chart(const Comparison& comparison) {
 }
 
 Chart memory_history_chart(const ComparedRun& run) {
-  const train::MemoryHistory& memory = run.report.memory;
+  const training::MemoryHistory& memory = run.report.memory;
   LineChart chart{.x_label = "seconds of the run",
                   .begins_at_zero = true,
                   .format_value = mebibytes_text};

@@ -190,7 +190,7 @@ class SizeBench {
     at::Tensor seconds = torch::tensor(own, torch::kFloat64);
     ways_.control.all_reduce(seconds, ReduceOp::MAX);
     const auto* first = seconds.const_data_ptr<double>();
-    return train::summarize({first, first + seconds.numel()}).median;
+    return training::summarize({first, first + seconds.numel()}).median;
   }
 
   int64_t sum(int64_t own) const {

@@ -17,7 +17,7 @@
 namespace lockstep::report {
 namespace {
 
-using train::RunReport;
+using training::RunReport;
 
 // Returns the median over the rounds of the values that `field` reads.
 double over_rounds(const std::vector<Measurement>& rounds,
@@ -139,8 +139,8 @@ ComparedRun pool(const std::string& engine,
   }
   run.time_line = median_round(rounds).time_line;
   RunReport& report = run.report;
-  report.step_time_percentiles_s = train::percentiles(all_steps);
-  report.step_time_s = train::summarize(std::move(all_steps));
+  report.step_time_percentiles_s = training::percentiles(all_steps);
+  report.step_time_s = training::summarize(std::move(all_steps));
   report.total_time_s =
       over_rounds(rounds, [](const RunReport& r) { return r.total_time_s; });
   report.samples_per_s =
@@ -154,9 +154,9 @@ ComparedRun pool(const std::string& engine,
       });
     };
     auto& device = report.devices[k];
-    device.busy_fraction = of_device(&train::DeviceReport::busy_fraction);
+    device.busy_fraction = of_device(&training::DeviceReport::busy_fraction);
     device.memory_peak_bytes = static_cast<int64_t>(
-        of_device(&train::DeviceReport::memory_peak_bytes));
+        of_device(&training::DeviceReport::memory_peak_bytes));
   }
   // Means over the same steps as step_time_s.mean, so that they add up to it.
   for (const Phase& phase : kPhases) {
@@ -226,7 +226,7 @@ bool has_speedup_intervals(const Comparison& comparison) {
   });
 }
 
-Comparison compare_runs(const std::vector<train::RunReport>& reports,
+Comparison compare_runs(const std::vector<training::RunReport>& reports,
                         DifferentWork different,
                         const std::vector<std::string>& names) {
   Comparison comparison;
@@ -264,7 +264,7 @@ Comparison compare_runs(const std::vector<train::RunReport>& reports,
 
 Machine this_machine() {
   return {.cores = static_cast<int>(allowed_cores().size()),
-          .cpu_model = train::cpu_model()};
+          .cpu_model = training::cpu_model()};
 }
 
 }  // namespace lockstep::report

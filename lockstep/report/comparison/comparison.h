@@ -24,9 +24,9 @@ inline constexpr const char* kPyTorch = "pytorch";
 /// what the ranks did in a typical step, and the limit of the step if it was
 /// measured.
 struct Measurement {
-  train::RunReport report;
+  training::RunReport report;
   std::vector<double> step_times_s;
-  std::vector<train::RankTrace> time_line{};
+  std::vector<training::RankTrace> time_line{};
   std::optional<StepLimit> limit{};
 };
 
@@ -36,10 +36,10 @@ struct ComparedRun {
   /// Report of the run. Step times are those of all rounds, and phases are
   /// those of their mean step. Total time, busy fractions and memory peaks are
   /// those of the median round.
-  train::RunReport report;
+  training::RunReport report;
   std::vector<double> round_medians_s;  ///< median step time of each round
   /// A typical step of the median round. Empty if unknown.
-  std::vector<train::RankTrace> time_line;
+  std::vector<training::RankTrace> time_line;
   /// Pooled over all rounds. Not set for PyTorch, on accelerators and for
   /// finished runs.
   std::optional<StepLimit> limit;
@@ -108,7 +108,7 @@ enum class DifferentWork { kRefused, kAllowed };
 /// such as the files; if empty, errors use labels. Throws InvalidArgument,
 /// naming both values, for runs that did different work
 /// (differences_of_work()), unless `different` allows that.
-Comparison compare_runs(const std::vector<train::RunReport>& reports,
+Comparison compare_runs(const std::vector<training::RunReport>& reports,
                         DifferentWork different = DifferentWork::kRefused,
                         const std::vector<std::string>& names = {});
 /// Does the same for run.json files. Throws IoError, naming the file, if one of

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxReportBytes = 256 << 20;
 
-train::RunReport read_run(const std::string& path) {
+training::RunReport read_run(const std::string& path) {
   const std::string text = read_file(path, kMaxReportBytes);
   const auto content = try_parse_json(text);
   if (content.is_discarded()) {
@@ -22,7 +22,7 @@ train::RunReport read_run(const std::string& path) {
                    .expected = "a run.json that `lockstep train` wrote"});
   }
   try {
-    return train::run_report_from_json(content);
+    return training::run_report_from_json(content);
   } catch (const Error& error) {
     throw IoError({.code = ErrorCode::kMalformedData,
                    .what = fmt::format("{}: {}", path, error.text())});
@@ -55,9 +55,9 @@ json to_json(const std::vector<MachineLoad>& loads) {
           {"is_busy", all.is_busy()}};
 }
 
-json to_json(const std::vector<train::RankTrace>& ranks) {
+json to_json(const std::vector<training::RankTrace>& ranks) {
   json list = json::array();
-  for (const auto& rank : ranks) list.push_back(train::to_json(rank));
+  for (const auto& rank : ranks) list.push_back(training::to_json(rank));
   return list;
 }
 
@@ -66,7 +66,7 @@ json to_json(const std::vector<train::RankTrace>& ranks) {
 json to_json(const Comparison& comparison) {
   json runs = json::array();
   for (const auto& run : comparison.runs) {
-    json entry = train::to_json(run.report);
+    json entry = training::to_json(run.report);
     entry["engine"] = run.engine;
     entry["round_medians_s"] = run.round_medians_s;
     entry["speedup"] = run.speedup ? json(run.speedup->times) : json();
@@ -103,7 +103,7 @@ json to_json(const Comparison& comparison) {
 }
 
 json to_json(const Measurement& measurement) {
-  json result = train::to_json(measurement.report);
+  json result = training::to_json(measurement.report);
   result["step_times_s"] = measurement.step_times_s;
   result["time_line"] = to_json(measurement.time_line);
   result["limit"] = measurement.limit ? to_json(*measurement.limit) : json();
@@ -111,7 +111,7 @@ json to_json(const Measurement& measurement) {
 }
 
 Measurement measurement_from_json(const json& json) {
-  Measurement result{.report = train::run_report_from_json(json)};
+  Measurement result{.report = training::run_report_from_json(json)};
   const auto times = json.find("step_times_s");
   if (times == json.end() || !times->is_array() || times->empty()) {
     throw IoError({.code = ErrorCode::kMalformedData,
@@ -127,7 +127,7 @@ Measurement measurement_from_json(const json& json) {
     result.step_times_s.push_back(time.get<double>());
   }
   for (const auto& rank : json.value("time_line", json::array())) {
-    result.time_line.push_back(train::rank_trace_from_json(rank));
+    result.time_line.push_back(training::rank_trace_from_json(rank));
   }
   const auto limit = json.find("limit");
   if (limit != json.end() && !limit->is_null()) {
@@ -138,7 +138,7 @@ Measurement measurement_from_json(const json& json) {
 
 Comparison compare_run_files(const std::vector<std::string>& paths,
                              DifferentWork different) {
-  std::vector<train::RunReport> reports;
+  std::vector<training::RunReport> reports;
   for (const auto& path : paths) reports.push_back(read_run(path));
   return compare_runs(reports, different, paths);
 }

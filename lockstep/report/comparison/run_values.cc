@@ -24,20 +24,20 @@ bool has_ranks(const std::string& strategy) {
          strategy == kDdpLoopUnfused;
 }
 
-std::string device_label(const train::RunReport& report, size_t device) {
+std::string device_label(const training::RunReport& report, size_t device) {
   if (device >= report.devices.size()) return fmt::format("device {}", device);
   const std::string& name = report.devices[device].name;
   return has_ranks(report.strategy) ? fmt::format("rank {} {}", device, name)
                                     : name;
 }
 
-double total(const train::PhaseReport& phases) {
+double total(const training::PhaseReport& phases) {
   double sum = 0;
   for (const Phase& phase : kPhases) sum += phases.*phase.seconds;
   return sum;
 }
 
-std::optional<double> outside_phases(const train::RunReport& report) {
+std::optional<double> outside_phases(const training::RunReport& report) {
   // Reading the clock between the phases takes time too.
   constexpr double kTolerance = 0.001;
   const double rest_s = report.step_time_s.mean - total(report.phases_s);
@@ -46,7 +46,7 @@ std::optional<double> outside_phases(const train::RunReport& report) {
 }
 
 std::vector<std::pair<int64_t, double>> losses_by_step(
-    const train::RunReport& report) {
+    const training::RunReport& report) {
   std::vector<std::pair<int64_t, double>> losses;
   int64_t step = report.first_step;
   auto skipped = report.skipped_at.begin();
@@ -61,18 +61,18 @@ std::vector<std::pair<int64_t, double>> losses_by_step(
   return losses;
 }
 
-std::vector<train::EvaluationReport> evaluations_of(
-    const train::RunReport& report) {
+std::vector<training::EvaluationReport> evaluations_of(
+    const training::RunReport& report) {
   auto all = report.evaluations;
   all.push_back({.step = report.steps, .test = report.test});
-  std::erase_if(all, [](const train::EvaluationReport& evaluation) {
+  std::erase_if(all, [](const training::EvaluationReport& evaluation) {
     return evaluation.test.samples == 0;
   });
   return all;
 }
 
-std::vector<std::string> differences_of_work(const train::RunReport& first,
-                                             const train::RunReport& second) {
+std::vector<std::string> differences_of_work(
+    const training::RunReport& first, const training::RunReport& second) {
   std::vector<std::string> differences;
   const auto compare = [&](const char* name, const std::string& a,
                            const std::string& b) {

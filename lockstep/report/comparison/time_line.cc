@@ -13,7 +13,7 @@
 namespace lockstep::report {
 namespace {
 
-using train::RankTrace;
+using training::RankTrace;
 using Span = TraceLog::Span;
 
 // Smallest share of a rank's step that is shown.

@@ -45,7 +45,7 @@ Recorded record(int64_t count, int rank, const std::function<void()>& step) {
 
 /// Returns the parts of `step_s` that the recorded steps spend on each kind of
 /// work: means over the steps and the rank's devices.
-StepParts parts_of(const Recorded& recorded, const train::Plan& plan,
+StepParts parts_of(const Recorded& recorded, const training::Plan& plan,
                    double step_s) {
   StepParts sum;
   for (const RecordedStep& step : recorded.steps) {
@@ -85,7 +85,8 @@ std::vector<std::vector<MatrixCall>> products_by_device(
 /// Work that all devices of all ranks do at the same time.
 class Together {
  public:
-  Together(const ProcessGroup& world, const train::Plan& plan) : world_(world) {
+  Together(const ProcessGroup& world, const training::Plan& plan)
+      : world_(world) {
     for (const Device& device : plan.devices) {
       workers_.push_back(
           std::make_unique<Worker>(device, plan.intra_op_threads));
@@ -154,7 +155,7 @@ double measure_copies(const ProcessGroup& world, const Together& together,
 
 /// Returns the bytes that an update must read and write: the gradients of each
 /// device, and the parameters and the optimizer's state, which it also writes.
-double update_bytes(const LimitedSteps& steps, const train::Plan& plan) {
+double update_bytes(const LimitedSteps& steps, const training::Plan& plan) {
   return static_cast<double>(steps.parameters) * sizeof(float) *
          static_cast<double>(plan.world_size + 2 * (1 + steps.states));
 }
@@ -172,7 +173,7 @@ StepParts mean_of_ranks(const ProcessGroup& world, const StepParts& own) {
 }  // namespace
 
 std::optional<StepLimit> measure_limit(const ProcessGroup& world,
-                                       const train::Plan& plan,
+                                       const training::Plan& plan,
                                        const LimitedSteps& steps,
                                        const std::function<void()>& step) {
   if (!plan.devices.front().is_cpu()) return std::nullopt;

@@ -30,7 +30,7 @@ struct LimitedSteps {
 /// accelerators, because their kernels end later than their operators.
 /// Collective. The result is complete on rank 0.
 std::optional<StepLimit> measure_limit(const ProcessGroup& world,
-                                       const train::Plan& plan,
+                                       const training::Plan& plan,
                                        const LimitedSteps& steps,
                                        const std::function<void()>& step);
 

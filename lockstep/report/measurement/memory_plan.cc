@@ -21,8 +21,8 @@ namespace lockstep::report {
 namespace {
 
 using tasks::TextOptions;
-using train::Strategy;
-using train::TrainOptions;
+using training::Strategy;
+using training::TrainOptions;
 
 Device whole_host() { return {.type = c10::kCPU, .index = 0, .slices = 1}; }
 
@@ -50,7 +50,7 @@ class ShardProbe {
     run_.train.accumulate(1);
     run_.train.shards(1);
     task_ = make_task(run_);
-    plan_ = train::make_plan(run_.train);
+    plan_ = training::make_plan(run_.train);
     task_->begin(run_.train, plan_, {});
     module_ = task_->make_model(torch::kCPU);
     const ModuleHandle handle = module_.read();
@@ -86,8 +86,8 @@ class ShardProbe {
     const Stopwatch watch;
     run_.train.batch_size(samples);
     const data::Batch batch = task_->prepare(random_batch(run_, plan_));
-    const AutocastScope precision(torch::kCPU,
-                                  train::autocast_type(run_.train.precision()));
+    const AutocastScope precision(
+        torch::kCPU, training::autocast_type(run_.train.precision()));
     Engine engine(
         module_, run_.train.devices(),
         DataParallelOptions().shards(1).seed(0).verify_first_step(false));
@@ -114,10 +114,10 @@ class ShardProbe {
  private:
   TimedRun run_;
   const PlanProgress& progress_;
-  std::unique_ptr<train::Task> task_;
-  train::Plan plan_;
+  std::unique_ptr<training::Task> task_;
+  training::Plan plan_;
   ModuleSource module_;
-  std::unique_ptr<train::RunOptimizer> optimizer_;
+  std::unique_ptr<training::RunOptimizer> optimizer_;
   int64_t parameters_ = 0;
   int64_t parameter_bytes_ = 0;
   std::vector<torch::Tensor> planned_;

@@ -47,27 +47,28 @@ double thread_seconds() {
          static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-void set_times(train::RunReport& report, const std::vector<double>& times_s) {
+void set_times(training::RunReport& report,
+               const std::vector<double>& times_s) {
   report.steps = static_cast<int64_t>(times_s.size());
-  report.step_time_s = train::summarize(times_s);
+  report.step_time_s = training::summarize(times_s);
   report.total_time_s = std::accumulate(times_s.begin(), times_s.end(), 0.0);
   report.samples_per_s =
       static_cast<double>(report.batch_size) / report.step_time_s.median;
 }
 
 /// Adds the time line of a typical step, and writes the trace of all steps.
-void add_traces(Measurement& measured, const train::StepRecorder& recorder,
+void add_traces(Measurement& measured, const training::StepRecorder& recorder,
                 const TimedRun& run) {
   const auto traces = recorder.gather();
-  measured.time_line = train::typical_step(traces);
+  measured.time_line = training::typical_step(traces);
   if (run.world.rank() == 0 && !run.trace.empty()) {
-    train::write_chrome_trace(run.trace, traces);
+    training::write_chrome_trace(run.trace, traces);
   }
 }
 
 /// Describes the timed steps to measure_limit().
 LimitedSteps limited_steps(const TimedRun& run,
-                           const train::RunReport& report) {
+                           const training::RunReport& report) {
   const auto kind = std::visit(
       [](const auto& task) { return task.optimizer.optimizer; }, run.task);
   return {.median_s = report.step_time_s.median,
@@ -77,11 +78,11 @@ LimitedSteps limited_steps(const TimedRun& run,
 }
 
 std::shared_ptr<models::Model> make_module(const ImageOptions& images,
-                                           const train::Plan& plan) {
+                                           const training::Plan& plan) {
   return tasks::make_laid_out(images.model, is_channels_last(images, plan));
 }
 std::shared_ptr<models::LanguageModel> make_module(const TextOptions& text,
-                                                   const train::Plan&) {
+                                                   const training::Plan&) {
   return models::make_language_model(text.model);
 }
 
@@ -129,7 +130,7 @@ class OwnLoop {
   OwnLoop(Model model, const TimedRun& run, int rank,
           const tasks::OptimizerOptions& optimizer)
       : rank_(rank),
-        autocast_(train::autocast_type(run.train.precision())),
+        autocast_(training::autocast_type(run.train.precision())),
         model_(std::move(model)),
         optimizer_(make_optimizer(optimizer, *model_->module())) {
     if (run.fuses) fused_.emplace(optim::fuse(*optimizer_, model_));
@@ -174,8 +175,8 @@ class OwnLoop {
   }
 
   const Model& model() const { return model_; }
-  train::PhaseReport mean_phases() const {
-    train::PhaseReport mean;
+  training::PhaseReport mean_phases() const {
+    training::PhaseReport mean;
     for (const Phase& phase : kPhases) {
       mean.*phase.seconds = phases_.*phase.seconds /
                             static_cast<double>(std::max<int64_t>(steps_, 1));
@@ -199,7 +200,7 @@ class OwnLoop {
   Model model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<optim::FusedOptimizer> fused_;
-  train::PhaseReport phases_;  // sums over the steps
+  training::PhaseReport phases_;  // sums over the steps
   int64_t steps_ = 0;
 };
 
@@ -207,8 +208,8 @@ class OwnLoop {
 template <class Model>
 Measurement measure_loop(Model model, const TimedRun& run,
                          const tasks::OptimizerOptions& optimizer,
-                         const train::Plan& plan) {
-  const train::TrainOptions& options = run.train;
+                         const training::Plan& plan) {
+  const training::TrainOptions& options = run.train;
   const ProcessGroup& world = run.world;
   OwnLoop<Model> loop(std::move(model), run, plan.rank, optimizer);
   const auto batch = random_batch(run, plan);
@@ -216,8 +217,8 @@ Measurement measure_loop(Model model, const TimedRun& run,
   loop.restart_accounts();
   std::vector<double> busy_before_s = busy_seconds(loop.model());
   busy_before_s.front() += thread_seconds();
-  std::optional<train::StepRecorder> recorder(std::in_place, world,
-                                              plan.devices, kTracedSteps);
+  std::optional<training::StepRecorder> recorder(std::in_place, world,
+                                                 plan.devices, kTracedSteps);
 
   Measurement result;
   for (int64_t step = 0; step < run.steps; ++step) {
@@ -228,9 +229,9 @@ Measurement measure_loop(Model model, const TimedRun& run,
   }
   std::vector<double> busy_s = busy_seconds(loop.model());
   busy_s.front() += thread_seconds();
-  train::RunReport& report = result.report;
+  training::RunReport& report = result.report;
   report.lockstep = kVersion;
-  report.precision = train::to_string(options.precision());
+  report.precision = training::to_string(options.precision());
   report.parameters = models::count_parameters(*loop.model()->module());
   report.world_size = plan.world_size;
   report.processes = world.size();
@@ -244,7 +245,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
   report.parameter_bytes =
       optim::bytes_of(loop.model()->module()->parameters()) * world.size();
   report.optimizer_state_bytes = report.parameter_bytes * (is_adamw ? 2 : 1);
-  train::RankReport own{.devices = {}, .phases_s = loop.mean_phases()};
+  training::RankReport own{.devices = {}, .phases_s = loop.mean_phases()};
   own.pid = ::getpid();
   const auto split =
       chunk_sizes(batch.samples, static_cast<int64_t>(plan.devices.size()));
@@ -256,7 +257,7 @@ Measurement measure_loop(Model model, const TimedRun& run,
              (busy_s[k] - busy_before_s[k]) / report.total_time_s, 1.0),
          .memory_peak_bytes = memory_stats(plan.devices[k]).peak_bytes});
   }
-  const auto reports = train::gather_reports(world, own);
+  const auto reports = training::gather_reports(world, own);
   report.phases_s = reports.front().phases_s;
   for (const auto& rank : reports) {
     report.devices.insert(report.devices.end(), rank.devices.begin(),
@@ -271,14 +272,14 @@ Measurement measure_loop(Model model, const TimedRun& run,
 
 template <class Module, class Options>
 Measurement measure_loop_of(const TimedRun& run, const Options& task) {
-  const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options, run.world);
+  const training::TrainOptions& options = run.train;
+  const auto plan = training::make_plan(options, run.world);
   const MemoryScope scope(plan.devices.front());
   torch::manual_seed(options.seed());
   const std::shared_ptr<Module> module = make_module(task, plan);
   module->to(torch_device(plan.devices.front()));
   Measurement result;
-  if (options.strategy() == train::Strategy::kDistributed) {
+  if (options.strategy() == training::Strategy::kDistributed) {
     // As in a user's program, the launcher has bound the main thread to the
     // cores of this rank.
     torch::set_num_threads(static_cast<int>(plan.intra_op_threads));
@@ -297,17 +298,17 @@ Measurement measure_loop_of(const TimedRun& run, const Options& task) {
 }  // namespace
 
 Measurement measure_steps(const TimedRun& run) {
-  const train::TrainOptions& options = run.train;
-  const auto plan = train::make_plan(options, run.world);
+  const training::TrainOptions& options = run.train;
+  const auto plan = training::make_plan(options, run.world);
   const auto task = make_task(run);
   task->begin(options, plan, {});
-  train::StepRunner runner(*task, options, run.world, plan);
+  training::StepRunner runner(*task, options, run.world, plan);
   const auto batch = task->prepare(random_batch(run, plan));
   int64_t step = 0;
   for (; step < run.warmup; ++step) runner.step(batch, {.step = step}, 0);
   runner.restart_accounts();
-  std::optional<train::StepRecorder> recorder(std::in_place, run.world,
-                                              plan.devices, kTracedSteps);
+  std::optional<training::StepRecorder> recorder(std::in_place, run.world,
+                                                 plan.devices, kTracedSteps);
 
   Measurement result;
   auto& times = result.step_times_s;
@@ -330,7 +331,7 @@ Measurement measure_steps(const TimedRun& run) {
 }
 
 std::vector<std::string> compared_strategies() {
-  auto names = train::strategy_names();
+  auto names = training::strategy_names();
   names.insert(names.end(), own_loops().begin(), own_loops().end());
   return names;
 }

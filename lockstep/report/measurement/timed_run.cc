@@ -13,7 +13,7 @@ using tasks::TextOptions;
 
 /// Returns `samples` random inputs and targets.
 std::pair<torch::Tensor, torch::Tensor> random_samples(
-    const ImageOptions& images, const train::Plan& plan, int64_t samples) {
+    const ImageOptions& images, const training::Plan& plan, int64_t samples) {
   const models::ModelSpec& model = images.model;
   torch::Tensor inputs = model.name == "mlp"
                              ? torch::randn({samples, model.in_features})
@@ -24,7 +24,7 @@ std::pair<torch::Tensor, torch::Tensor> random_samples(
   return {inputs, torch::randint(model.classes, {samples})};
 }
 std::pair<torch::Tensor, torch::Tensor> random_samples(const TextOptions& text,
-                                                       const train::Plan&,
+                                                       const training::Plan&,
                                                        int64_t samples) {
   const auto ids =
       torch::randint(text.model.vocabulary, {2, samples, text.model.context});
@@ -33,13 +33,13 @@ std::pair<torch::Tensor, torch::Tensor> random_samples(const TextOptions& text,
 
 }  // namespace
 
-bool is_channels_last(const ImageOptions& images, const train::Plan& plan) {
+bool is_channels_last(const ImageOptions& images, const training::Plan& plan) {
   return images.channels_last.value_or(
       tasks::prefers_channels_last(images.model, plan.devices));
 }
 
-data::Batch random_batch(const TimedRun& run, const train::Plan& plan) {
-  const train::TrainOptions& options = run.train;
+data::Batch random_batch(const TimedRun& run, const training::Plan& plan) {
+  const training::TrainOptions& options = run.train;
   torch::manual_seed(options.seed());
   const int64_t samples = options.batch_size();
   const auto [inputs, targets] = std::visit(
@@ -53,7 +53,7 @@ data::Batch random_batch(const TimedRun& run, const train::Plan& plan) {
           .total = samples};
 }
 
-std::unique_ptr<train::Task> make_task(const TimedRun& run) {
+std::unique_ptr<training::Task> make_task(const TimedRun& run) {
   if (const auto* text = std::get_if<TextOptions>(&run.task)) {
     return std::make_unique<tasks::TextTask>(*text);
   }

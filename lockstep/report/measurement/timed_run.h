@@ -17,7 +17,7 @@ namespace lockstep::report {
 /// A run on random samples that is to be measured. It trains an image
 /// classifier or a language model.
 struct TimedRun {
-  train::TrainOptions train{};
+  training::TrainOptions train{};
   ProcessGroup world{};  ///< ddp: the ranks
   std::variant<tasks::ImageOptions, tasks::TextOptions> task{};
   int64_t steps = 30;  ///< measured steps
@@ -28,13 +28,13 @@ struct TimedRun {
   std::string trace{};
 };
 
-std::unique_ptr<train::Task> make_task(const TimedRun& run);
+std::unique_ptr<training::Task> make_task(const TimedRun& run);
 
 /// Returns this rank's part of a random batch.
-data::Batch random_batch(const TimedRun& run, const train::Plan& plan);
+data::Batch random_batch(const TimedRun& run, const training::Plan& plan);
 
 /// Returns true if the images have the channels-last layout.
 bool is_channels_last(const tasks::ImageOptions& images,
-                      const train::Plan& plan);
+                      const training::Plan& plan);
 
 }  // namespace lockstep::report

@@ -14,7 +14,7 @@ struct PageFacts {
   std::vector<std::string> command;  ///< made the page; may be empty
   /// Environment in which the comparison was measured. Not set: the
   /// environments that the runs recorded.
-  std::optional<train::RunEnvironment> environment{};
+  std::optional<training::RunEnvironment> environment{};
   std::optional<inspect::Topology> topology{};
 };
 

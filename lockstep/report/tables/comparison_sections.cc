@@ -16,7 +16,7 @@ bool has_phases(const ComparedRun& run) {
 }
 
 // Returns "28.1-33.0 ms". Older reports have no lower end of the spread.
-std::string spread(const train::TimeSummary& times) {
+std::string spread(const training::TimeSummary& times) {
   return times.p10 > 0 ? format_durations(times.p10, times.p90)
                        : "to " + format_duration(times.p90);
 }
@@ -97,14 +97,14 @@ Section phase_section(const Comparison& comparison, int bar_width) {
     section.rows.push_back(std::move(row));
   };
   for (const Phase& phase : kPhases) {
-    add_row(phase.name, [&](const train::RunReport& report) {
+    add_row(phase.name, [&](const training::RunReport& report) {
       return report.phases_s.*phase.seconds;
     });
   }
-  add_row("other", [](const train::RunReport& report) {
+  add_row("other", [](const training::RunReport& report) {
     return outside_phases(report).value_or(0);
   });
-  add_row("mean step", [](const train::RunReport& report) {
+  add_row("mean step", [](const training::RunReport& report) {
     return report.step_time_s.mean;
   });
   return section;

@@ -51,7 +51,7 @@ Section evaluation_section(const Comparison& comparison);
 /// Returns machine and software. Runs with the same environment share a column.
 Section environment_section(const Comparison& comparison);
 /// Returns the same table for one environment.
-Section environment_section(const train::RunEnvironment& environment);
+Section environment_section(const training::RunEnvironment& environment);
 
 /// Returns "mlp (6,308,874 parameters), batch of 64, 2 devices".
 std::string headline(const Comparison& comparison);

@@ -52,7 +52,7 @@ std::string who_splits(const ComparedRun& run) {
 std::string busy(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   const auto [least, most] = std::ranges::minmax_element(
-      devices, {}, &train::DeviceReport::busy_fraction);
+      devices, {}, &training::DeviceReport::busy_fraction);
   const auto low = fmt::format("{:.0f}", 100 * least->busy_fraction);
   const auto high = fmt::format("{:.0f}", 100 * most->busy_fraction);
   return low == high ? fmt::format("busy {} %", low)
@@ -63,7 +63,7 @@ std::string busy(const ComparedRun& run) {
 std::string fullest(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   const auto [least, most] = std::ranges::minmax_element(
-      devices, {}, &train::DeviceReport::memory_peak_bytes);
+      devices, {}, &training::DeviceReport::memory_peak_bytes);
   if (least->memory_peak_bytes <= 0) return "memory not known";
   return fmt::format("memory {:.2f}x",
                      static_cast<double>(most->memory_peak_bytes) /

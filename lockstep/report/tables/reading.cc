@@ -115,7 +115,7 @@ std::optional<std::string> memory_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
   const auto [least, most] = std::ranges::minmax_element(
-      devices, {}, &train::DeviceReport::memory_peak_bytes);
+      devices, {}, &training::DeviceReport::memory_peak_bytes);
   if (least->memory_peak_bytes <= 0) return std::nullopt;
   const double ratio = static_cast<double>(most->memory_peak_bytes) /
                        static_cast<double>(least->memory_peak_bytes);
@@ -193,7 +193,7 @@ std::optional<std::string> busy_sentence(const ComparedRun& run) {
   const auto& devices = run.report.devices;
   if (devices.size() < 2) return std::nullopt;
   const auto [least, most] = std::ranges::minmax_element(
-      devices, {}, &train::DeviceReport::busy_fraction);
+      devices, {}, &training::DeviceReport::busy_fraction);
   const double gap = most->busy_fraction - least->busy_fraction;
   if (gap < kNotableGap) return std::nullopt;
   return fmt::format(

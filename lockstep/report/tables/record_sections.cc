@@ -13,8 +13,8 @@
 namespace lockstep::report {
 namespace {
 
-using Environment = train::RunEnvironment;
-using train::RunReport;
+using Environment = training::RunEnvironment;
+using training::RunReport;
 
 // Tables with more rows show only the first and the last ones.
 constexpr size_t kMostEpochs = 60;
@@ -122,7 +122,7 @@ bool has_same_facts(const Environment& one, const Environment& other) {
   });
 }
 
-std::string metric_cell(const train::Metrics& metrics,
+std::string metric_cell(const training::Metrics& metrics,
                         const std::string& name) {
   const auto found = metrics.find(name);
   if (found == metrics.end()) return "-";
@@ -144,7 +144,8 @@ void shorten(Section& section) {
 }
 
 /// A row of a table of metrics: its first cells, and the metrics after them.
-using MetricsRow = std::pair<std::vector<std::string>, const train::Metrics*>;
+using MetricsRow =
+    std::pair<std::vector<std::string>, const training::Metrics*>;
 
 // Returns a table with a column for each metric that a row has. The loss comes
 // first.
@@ -190,7 +191,7 @@ Section epoch_section(const Comparison& comparison) {
 }
 
 Section evaluation_section(const Comparison& comparison) {
-  std::vector<std::vector<train::EvaluationReport>> evaluations;
+  std::vector<std::vector<training::EvaluationReport>> evaluations;
   std::vector<MetricsRow> rows;
   for (const auto& run : comparison.runs) {
     evaluations.push_back(evaluations_of(run.report));

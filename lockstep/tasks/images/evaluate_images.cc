@@ -19,9 +19,9 @@ namespace lockstep::tasks {
 
 data::DataSpec data_of(const CheckpointInfo& info) {
   data::DataSpec spec;
-  spec.name = train::setting_of(info, "data");
-  spec.dir = train::setting_of(info, train::kDataDir);
-  if (!train::setting_of(info, "image_size").empty()) {
+  spec.name = training::setting_of(info, "data");
+  spec.dir = training::setting_of(info, training::kDataDir);
+  if (!training::setting_of(info, "image_size").empty()) {
     spec.image_size = models::setting_size(info.run->settings, "image_size");
   }
   if (!spec.name.empty()) return spec;
@@ -59,9 +59,9 @@ EvalReport evaluate_checkpoint(const EvalOptions& options) {
   Engine engine(module_of(model, spec, options.channels_last), options.devices,
                 DataParallelOptions());
   const AutocastScope precision(torch_device(options.devices.front()).type(),
-                                train::autocast_type(options.precision));
+                                training::autocast_type(options.precision));
   int64_t done = 0;
-  report.test = train::evaluate(engine, task, loader, [&] {
+  report.test = training::evaluate(engine, task, loader, [&] {
     if (options.on_batch) options.on_batch(done++, loader.batches());
     return false;
   });

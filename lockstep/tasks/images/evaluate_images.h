@@ -18,7 +18,7 @@ struct EvalOptions {
   std::vector<Device> devices;
   int64_t batch_size = 250;
   int loader_workers = 1;
-  train::Precision precision = train::Precision::kFloat32;
+  training::Precision precision = training::Precision::kFloat32;
   bool channels_last = false;
   /// Called before each batch with the number of batches done and of all.
   std::function<void(int64_t done, int64_t total)> on_batch{};
@@ -31,7 +31,7 @@ data::DataSpec data_of(const CheckpointInfo& info);
 struct EvalReport {
   std::string checkpoint;  ///< the folder that was loaded
   CheckpointInfo info;
-  train::TestReport test;
+  training::TestReport test;
   double seconds = 0;
 };
 

@@ -29,8 +29,8 @@ ImageTask::ImageTask(ImageOptions options) : options_(std::move(options)) {
   check(options_.optimizer);
 }
 
-void ImageTask::begin(const train::TrainOptions& options,
-                      const train::Plan& plan, const Settings& saved) {
+void ImageTask::begin(const training::TrainOptions& options,
+                      const training::Plan& plan, const Settings& saved) {
   const auto layout = saved.find("channels_last");
   const bool preferred =
       layout != saved.end()
@@ -77,7 +77,7 @@ Settings ImageTask::settings() const {
     settings["image_size"] = fmt::format("{}", options_.data.image_size);
   }
   if (!options_.data.dir.empty()) {
-    settings[train::kDataDir] =
+    settings[training::kDataDir] =
         std::filesystem::absolute(options_.data.dir).string();
   }
   return settings;
@@ -89,18 +89,18 @@ ModuleSource ImageTask::make_model(const torch::Device& device) {
   return module_of(model_, options_.model, is_channels_last_);
 }
 
-std::unique_ptr<train::RunOptimizer> ImageTask::make_optimizer(
+std::unique_ptr<training::RunOptimizer> ImageTask::make_optimizer(
     const optim::StateFactory& make_state) {
   return tasks::make_optimizer(options_.optimizer, model_->parameters(),
                                make_state);
 }
 
-train::LossAndMetrics ImageTask::loss(const c10::IValue& output,
-                                      const c10::IValue& target) const {
+training::LossAndMetrics ImageTask::loss(const c10::IValue& output,
+                                         const c10::IValue& target) const {
   const torch::Tensor logits = output.toTensor();
   const torch::Tensor classes = target.toTensor();
   return {torch::nn::functional::cross_entropy(logits, classes),
-          {{"accuracy", train::accuracy(logits, classes)}}};
+          {{"accuracy", training::accuracy(logits, classes)}}};
 }
 
 }  // namespace lockstep::tasks

@@ -24,12 +24,12 @@ struct ImageOptions {
 
 /// Trains one of Lockstep's models to classify images, with cross entropy. The
 /// metric is the accuracy.
-class ImageTask : public train::Task {
+class ImageTask : public training::Task {
  public:
   /// Throws InvalidArgument for invalid options.
   explicit ImageTask(ImageOptions options);
 
-  void begin(const train::TrainOptions& options, const train::Plan& plan,
+  void begin(const training::TrainOptions& options, const training::Plan& plan,
              const Settings& saved) override;
   void go_on_with(const Settings& model) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
@@ -37,10 +37,10 @@ class ImageTask : public train::Task {
   Settings model() const override;
   Settings settings() const override;
   ModuleSource make_model(const torch::Device& device) override;
-  std::unique_ptr<train::RunOptimizer> make_optimizer(
+  std::unique_ptr<training::RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override;
-  train::LossAndMetrics loss(const c10::IValue& output,
-                             const c10::IValue& target) const override;
+  training::LossAndMetrics loss(const c10::IValue& output,
+                                const c10::IValue& target) const override;
 
  private:
   ImageOptions options_;

@@ -130,9 +130,9 @@ TextModel load_text_model(const std::string& path) {
 }
 
 TextSpec text_of(const CheckpointInfo& info) {
-  using train::setting_of;
+  using training::setting_of;
   TextSpec spec;
-  spec.file = setting_of(info, train::kDataDir);
+  spec.file = setting_of(info, training::kDataDir);
   spec.tokenizer = setting_of(info, "tokenizer");
   const auto part =
       parse_number<double>(setting_of(info, "validation_fraction"));
@@ -171,9 +171,9 @@ TextEvalReport evaluate_text(const TextEvalOptions& options) {
   Engine engine(TextTask::engine_module(loaded.model), options.devices,
                 DataParallelOptions());
   const AutocastScope precision(torch_device(options.devices.front()).type(),
-                                train::autocast_type(options.precision));
+                                training::autocast_type(options.precision));
   int64_t done = 0;
-  report.test = train::evaluate(engine, task, loader, [&] {
+  report.test = training::evaluate(engine, task, loader, [&] {
     if (options.on_batch) options.on_batch(done++, loader.batches());
     return false;
   });

@@ -46,7 +46,7 @@ struct TextEvalOptions {
   std::vector<Device> devices;
   int64_t batch_size = 64;  ///< windows
   int loader_workers = 1;
-  train::Precision precision = train::Precision::kFloat32;
+  training::Precision precision = training::Precision::kFloat32;
   /// Called before each batch with the number of batches done and of all.
   std::function<void(int64_t done, int64_t total)> on_batch{};
 };
@@ -54,7 +54,7 @@ struct TextEvalOptions {
 struct TextEvalReport {
   std::string checkpoint;
   CheckpointInfo info;
-  train::TestReport test;
+  training::TestReport test;
   int64_t tokens = 0;  ///< predicted tokens
   double seconds = 0;
 };

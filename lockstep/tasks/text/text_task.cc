@@ -61,8 +61,8 @@ void TextTask::go_on_with(const Settings& model) {
   options_.model = choose_model(*options_.choice, options_.saved);
 }
 
-void TextTask::begin(const train::TrainOptions& options,
-                     const train::Plan& plan, const Settings& saved) {
+void TextTask::begin(const training::TrainOptions& options,
+                     const training::Plan& plan, const Settings& saved) {
   seed_ = options.seed();
   rank_ = plan.rank;
   std::string& tokenizer = options_.data.tokenizer;
@@ -148,7 +148,7 @@ Settings TextTask::model() const {
 Settings TextTask::settings() const {
   Settings settings = settings_of(options_.optimizer);
   settings["data"] = "text";
-  settings[train::kDataDir] =
+  settings[training::kDataDir] =
       std::filesystem::absolute(options_.data.file).lexically_normal().string();
   settings["tokenizer"] = options_.data.tokenizer;
   settings["validation_fraction"] =
@@ -172,7 +172,7 @@ ModuleSource TextTask::engine_module(
               }};
 }
 
-std::unique_ptr<train::RunOptimizer> TextTask::make_optimizer(
+std::unique_ptr<training::RunOptimizer> TextTask::make_optimizer(
     const optim::StateFactory& make_state) {
   return tasks::make_optimizer(options_.optimizer, model_->parameters(),
                                make_state);
@@ -185,8 +185,8 @@ data::Batch TextTask::prepare(data::Batch batch) const {
           .total = batch.total};
 }
 
-train::LossAndMetrics TextTask::loss(const c10::IValue& output,
-                                     const c10::IValue&) const {
+training::LossAndMetrics TextTask::loss(const c10::IValue& output,
+                                        const c10::IValue&) const {
   const auto& elements = output.toTupleRef().elements();
   const torch::Tensor loss = elements[0].toTensor();
   const torch::Tensor weight = elements[1].toTensor();

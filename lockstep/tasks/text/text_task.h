@@ -28,7 +28,7 @@ struct TextOptions {
 /// Trains a language model to predict the next token, with cross entropy in
 /// nats per token. A sample is a window of as many tokens as the model's
 /// context.
-class TextTask : public train::Task {
+class TextTask : public training::Task {
  public:
   /// Throws InvalidArgument for invalid options.
   explicit TextTask(TextOptions options);
@@ -37,7 +37,7 @@ class TextTask : public train::Task {
            std::shared_ptr<const data::Tokenizer> tokenizer);
 
   void go_on_with(const Settings& model) override;
-  void begin(const train::TrainOptions& options, const train::Plan& plan,
+  void begin(const training::TrainOptions& options, const training::Plan& plan,
              const Settings& saved) override;
   std::shared_ptr<const data::BatchSource> training_data() override;
   std::shared_ptr<const data::BatchSource> evaluation_data() override;
@@ -46,11 +46,11 @@ class TextTask : public train::Task {
   Settings model() const override;
   Settings settings() const override;
   ModuleSource make_model(const torch::Device& device) override;
-  std::unique_ptr<train::RunOptimizer> make_optimizer(
+  std::unique_ptr<training::RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override;
   data::Batch prepare(data::Batch batch) const override;
-  train::LossAndMetrics loss(const c10::IValue& output,
-                             const c10::IValue& target) const override;
+  training::LossAndMetrics loss(const c10::IValue& output,
+                                const c10::IValue& target) const override;
 
   /// Returns the model as the engine runs it: it takes the ids and the targets,
   /// both (N, T) int64, and returns the loss and its weight, which is the

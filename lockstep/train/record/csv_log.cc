@@ -12,7 +12,7 @@
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr size_t kLargestFile = size_t{1} << 30;
@@ -158,4 +158,4 @@ void CsvLog::after_evaluation(const RunState& at, const TestReport& test) {
       test.metrics);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

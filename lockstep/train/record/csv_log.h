@@ -5,7 +5,7 @@
 
 #include "lockstep/train/callback.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Writes the steps and evaluations of a run to a CSV file (RFC 4180), one row
 /// each:
@@ -41,4 +41,4 @@ class CsvLog : public Callback {
   bool is_open_ = false;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/host_identity.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using monitor::Activity;
@@ -172,4 +172,4 @@ void LiveStatus::write() {
   file_.write(status_);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -15,7 +15,7 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_accounts.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Publishes what this rank is doing, for `lockstep top`, at the end of a step
 /// and at most twice a second. It costs a small file in memory, or in the run's
@@ -60,4 +60,4 @@ class LiveStatus : public Callback {
   int64_t recorded_from_ns_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

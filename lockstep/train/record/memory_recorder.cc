@@ -6,7 +6,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/train/report/report_fields.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 void fields_of(Is<MemorySample> auto& sample, const auto& field) {
   field("step", sample.step);
@@ -85,4 +85,4 @@ MemoryHistory MemoryRecorder::gather(const ProcessGroup& world) const {
   return history;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/step/step_accounts.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The memory of a rank's devices after a step.
 struct MemorySample {
@@ -43,4 +43,4 @@ class MemoryRecorder : public Callback {
   ThinnedSeries<MemorySample> points_{kMostPoints};
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -12,7 +12,7 @@
 #include "lockstep/base/output.h"
 #include "lockstep/base/terminal.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr double kRedrawEvery_s = 0.1;
@@ -250,4 +250,4 @@ void Progress::erase() {
   has_bar_ = false;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

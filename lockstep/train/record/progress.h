@@ -11,7 +11,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The position of a run. The metrics are the means of the epoch so far.
 struct StepProgress {
@@ -103,4 +103,4 @@ class Progress {
   int64_t samples_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

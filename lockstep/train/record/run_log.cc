@@ -15,7 +15,7 @@
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/train/report/environment.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using Lines = std::vector<std::pair<std::string, std::string>>;
@@ -311,4 +311,4 @@ std::string digest_text(const RunReport& report) {
                      counted(report.shards, "shard"), threads);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -19,7 +19,7 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_runner.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Records of the steps done so far. They outlive a Run that ends because
 /// another rank was lost.
@@ -102,4 +102,4 @@ std::string summary_text(const RunReport& report, int columns = 0);
 /// accelerators, no thread computes a shard.
 std::string digest_text(const RunReport& report);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/base/output.h"
 #include "lockstep/monitor/rank_status.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -173,4 +173,4 @@ void TensorBoardLog::after_evaluation(const RunState& at,
   write_scalars(at.step, "test/", test.metrics);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

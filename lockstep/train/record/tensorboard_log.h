@@ -7,7 +7,7 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Returns the CRC-32C (Castagnoli) of `bytes`, as in TFRecord.
 uint32_t crc32c(std::string_view bytes);
@@ -63,4 +63,4 @@ class TensorBoardLog : public Callback {
   EventFile file_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A series of values by step, of which at most `most` are kept, however long a
 /// run is: first the value of every step, then of every second step, of every
@@ -46,4 +46,4 @@ class ThinnedSeries {
   std::vector<Point> points_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

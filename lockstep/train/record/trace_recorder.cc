@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Without a trace, a run records its steps 2 to 11. The time line of its report
@@ -83,4 +83,4 @@ std::vector<RankTrace> TraceRecorder::gather() const {
                     : gather_typical_step(world_, own);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

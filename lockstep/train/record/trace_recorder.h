@@ -12,7 +12,7 @@
 #include "lockstep/train/options.h"
 #include "lockstep/train/rank_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Records the last steps of a rank, and the time between them.
 class StepRecorder {
@@ -69,4 +69,4 @@ class TraceRecorder : public Callback {
   std::optional<RankTrace> recorded_;  // set by stop()
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -9,7 +9,7 @@
 #include "lockstep/base/version.h"
 #include "lockstep/train/rank_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -96,4 +96,4 @@ void write_chrome_trace(const std::string& path,
   file.commit();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -19,7 +19,7 @@
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Variables that can't hold a secret.
@@ -154,4 +154,4 @@ RunEnvironment environment_from_json(const nlohmann::json& json) {
   return result;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -6,7 +6,7 @@
 
 #include "lockstep/train/run_report.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 RunEnvironment this_environment();
 
@@ -18,4 +18,4 @@ nlohmann::ordered_json to_json(const RunEnvironment& environment);
 /// value of the wrong type.
 RunEnvironment environment_from_json(const nlohmann::json& json);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

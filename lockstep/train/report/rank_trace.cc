@@ -12,7 +12,7 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using nlohmann::json;
@@ -232,4 +232,4 @@ RankTrace rank_trace_from_json(const json& object) {
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

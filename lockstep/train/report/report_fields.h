@@ -16,7 +16,7 @@
 // The structs of a report in JSON. A struct lists its keys once, in a function
 // fields_of(), which is called to write the struct as well as to read it. It is
 // in the namespace of the struct.
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// True for `Struct` and `const Struct`.
 template <class T, class Struct>
@@ -103,17 +103,17 @@ class FieldReader {
   const nlohmann::json& object_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training
 
-template <lockstep::train::HasFields T>
+template <lockstep::training::HasFields T>
 struct nlohmann::adl_serializer<T> {
   template <class Json>
   static void to_json(Json& json, const T& value) {
     json = Json::object();
-    fields_of(value, lockstep::train::FieldWriter<Json>(json));
+    fields_of(value, lockstep::training::FieldWriter<Json>(json));
   }
   static void from_json(const nlohmann::json& json, T& value) {
-    fields_of(value, lockstep::train::FieldReader(json));
+    fields_of(value, lockstep::training::FieldReader(json));
   }
 };
 
@@ -129,7 +129,7 @@ struct nlohmann::adl_serializer<std::optional<T>> {
   }
 };
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Returns what every rank passes as `own`, on every rank. Throws TrainError if
 /// it can't be read. Its message begins with `what`. Collective.
@@ -150,4 +150,4 @@ std::vector<T> gather_from_ranks(const ProcessGroup& world, const T& own,
   return ranks;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-void fields_of(train::Is<CheckpointCosts> auto& costs, const auto& field) {
+void fields_of(training::Is<CheckpointCosts> auto& costs, const auto& field) {
   field("saved", costs.saved);
   field("failed", costs.failed);
   field("stall_s", costs.stall_s);
@@ -21,7 +21,7 @@ void fields_of(train::Is<CheckpointCosts> auto& costs, const auto& field) {
   field("bytes", costs.bytes);
 }
 
-void fields_of(train::Is<SnapshotCosts> auto& costs, const auto& field) {
+void fields_of(training::Is<SnapshotCosts> auto& costs, const auto& field) {
   field("taken", costs.taken);
   field("seconds", costs.seconds);
   field("bytes", costs.bytes);
@@ -29,7 +29,7 @@ void fields_of(train::Is<SnapshotCosts> auto& costs, const auto& field) {
 
 }  // namespace lockstep
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 void fields_of(Is<FirstStepReport> auto& check, const auto& field) {
   field("module", check.module);
@@ -343,4 +343,4 @@ void write_report(const std::string& path, const RunReport& report) {
   file.commit();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -21,7 +21,7 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/train/rank_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 data::LoaderOptions loader_options(const TrainOptions& options,
@@ -520,4 +520,4 @@ void Run::evaluate_at_end() {
   log_.report().stop_signal = signal();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -27,7 +27,7 @@
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The data that a process keeps when it continues after another rank was lost.
 struct RunHistory {
@@ -126,4 +126,4 @@ class Run {
   std::optional<IoError> write_failure_;  // first failure of write_output()
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -16,7 +16,7 @@
 #include "lockstep/train/run/state_guard.h"
 #include "lockstep/train/state/run_settings.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr int kFewestKept = 2;
@@ -187,4 +187,4 @@ std::string RunCheckpoints::last_in_words() {
                       : "the last checkpoint is " + last;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -15,7 +15,7 @@
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The fingerprint of the data. It is computed once, in the background.
 using DataFingerprint = std::shared_future<std::string>;
@@ -78,4 +78,4 @@ class RunCheckpoints {
   int64_t saved_step_ = -1;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -24,7 +24,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr auto kRetryEvery = std::chrono::milliseconds(20);
@@ -143,4 +143,4 @@ RunLock::~RunLock() {
   if (file_.is_open() && has_path(file_, path_)) ::unlink(path_.c_str());
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Reserves the folder of a run for that run while this object lives. The
 /// kernel releases the folder when its owner dies, for whatever reason.
@@ -24,4 +24,4 @@ class RunLock {
   FileDescriptor file_;  // not open: the file system has no locks
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -15,7 +15,7 @@
 #include "lockstep/train/run/run_lock.h"
 #include "lockstep/train/state/run_settings.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Throws before the first step, rather than after the last one, if outputs
@@ -112,4 +112,4 @@ RunReport run_training(Task& task, const TrainOptions& options,
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 class TrainerBase;
 
@@ -47,4 +47,4 @@ std::unique_ptr<Task> task_of(TrainerBase& trainer);
 RunReport run_training(Task& task, const TrainOptions& options,
                        const RunContext& context = {});
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -12,7 +12,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/minority.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr const char* kCause =
@@ -220,4 +220,4 @@ void StateGuard::go_back(int64_t step, const Evidence& evidence) {
                   step));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

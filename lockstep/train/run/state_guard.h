@@ -9,7 +9,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/options.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Thrown on all ranks. The run goes back to the last common state.
 class StateDiverged : public TrainError {
@@ -108,4 +108,4 @@ class StateGuard {
   int64_t repeated_ = -1;  // step after which ranks differed, on any rank
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -6,7 +6,7 @@
 #include "lockstep/train/plan.h"
 #include "lockstep/train/run/run_training.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr const char* kLoss = "loss";
@@ -180,4 +180,4 @@ RunReport TrainerBase::fit(const TrainOptions& options,
   return run_training(*task_of(*this), options, {.world = group});
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr int64_t kGoodSteps = 2000;
@@ -54,4 +54,4 @@ void LossScaler::load_state(const OptimizerState& state) {
   good_steps_ = good_steps;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

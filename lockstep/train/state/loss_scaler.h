@@ -4,7 +4,7 @@
 
 #include "lockstep/train/state/stateful.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Scales the loss in float16 steps so that small gradients do not vanish
 /// (Micikevicius et al. 2018, section 3.2). The scale is halved after a step
@@ -34,4 +34,4 @@ class LossScaler : public Stateful {
   int64_t good_steps_ = 0;  // steps since the scale changed
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 using torch::Tensor;
 
@@ -81,4 +81,4 @@ void OuterStep::load_state(const OptimizerState& state) {
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

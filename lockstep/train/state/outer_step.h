@@ -9,7 +9,7 @@
 #include "lockstep/train/options.h"
 #include "lockstep/train/state/stateful.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Combines the parameters of ranks that each trained by itself for some steps:
 /// local SGD (Stich, 2019, arXiv 1805.09767) and DiLoCo (Douillard et al.,
@@ -56,4 +56,4 @@ class OuterStep : public Stateful {
   std::vector<torch::Tensor> momentum_;  // kNesterov
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

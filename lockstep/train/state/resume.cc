@@ -16,7 +16,7 @@
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/train/state/run_settings.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -329,4 +329,4 @@ void check_settings(const TrainOptions& options, const Plan& plan,
                                    fmt::join(notes, "; ")));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 #include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The state that a run resumes from.
 struct Resume {
@@ -61,4 +61,4 @@ void check_settings(const TrainOptions& options, const Plan& plan,
                     const RunRecord& saved, const Settings& now,
                     const Settings& versions);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -9,7 +9,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/version.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 template <class T>
@@ -111,4 +111,4 @@ Settings versions_of(const Plan& plan) {
           {"cpu", at::get_cpu_capability()}};
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Name of the one setting that only says how long a run is.
 inline constexpr const char* kTotalSteps = "total_steps";
@@ -51,4 +51,4 @@ std::string identity_of_run(const Task& task,
 /// Returns the versions of Lockstep, LibTorch, and what they compute on.
 Settings versions_of(const Plan& plan);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

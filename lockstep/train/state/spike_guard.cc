@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 double SpikeGuard::limit() const {
   const auto count = static_cast<double>(losses_.size());
@@ -44,4 +44,4 @@ void SpikeGuard::load_state(const OptimizerState& state) {
   losses_.assign(first, first + count);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

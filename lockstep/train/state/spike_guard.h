@@ -5,7 +5,7 @@
 #include "lockstep/train/options.h"
 #include "lockstep/train/state/stateful.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Decides whether the loss of a step is a spike: above the mean of the last
 /// losses by several of their standard deviations, as in OLMo's
@@ -33,4 +33,4 @@ class SpikeGuard : public Stateful {
   std::deque<double> losses_;  // the newest are last
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -14,7 +14,7 @@
 #include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Returns true if an entry belongs to a part that a checkpoint may lack, or
@@ -205,4 +205,4 @@ void StateList::load(const Resume& resumed, LoadCallbacks callbacks) {
   if (callbacks == LoadCallbacks::kYes) warn_of_dropped(entries);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/state/stateful.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The owner of a state.
 enum class StateOf {
@@ -68,4 +68,4 @@ class StateList {
   std::vector<Part> parts_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

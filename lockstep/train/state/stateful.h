@@ -2,7 +2,7 @@
 
 #include "lockstep/checkpoint/state_dict.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Interface to a part of a run whose state is in its checkpoints.
 class Stateful {
@@ -16,4 +16,4 @@ class Stateful {
   virtual void load_state(const OptimizerState& state) = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

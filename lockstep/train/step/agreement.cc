@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/exchange/rank_exchange.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// Counts the ranks that got each signal, as far as this rank knows.
@@ -90,4 +90,4 @@ StepOutcome Agreement::of_local_step(const StepResult& result, int64_t samples,
   return outcome;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

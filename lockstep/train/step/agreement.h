@@ -11,7 +11,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/step/shard_metrics.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 struct StepOutcome {
   Metrics metrics;  ///< means over the batch, with the "loss"
@@ -70,4 +70,4 @@ class Agreement {
   std::optional<ShardMetrics> of_ranks_;  // sums of local steps, by rank
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/step/step_strategy.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using torch::Tensor;
@@ -123,4 +123,4 @@ std::unique_ptr<StepStrategy> make_classic_strategy(
   return std::make_unique<ClassicStep>(context);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

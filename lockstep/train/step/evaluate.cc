@@ -9,7 +9,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/step/shard_metrics.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 class EvalScope {
@@ -88,4 +88,4 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
   return report;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Computes the loss and the metrics of `task` over all of `loader`, in
 /// evaluation mode and without gradients. Each shard is computed on its device.
@@ -25,4 +25,4 @@ TestReport evaluate(Engine& engine, const Task& task, data::Loader& loader,
                     const std::function<bool()>& stop = {},
                     const ProcessGroup& world = {});
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

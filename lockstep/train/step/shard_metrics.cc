@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 double number_of(const torch::Tensor& number, const std::string& what) {
@@ -164,4 +164,4 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
   return result;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -9,7 +9,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/metrics.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A metric over several shards.
 struct MetricSum {
@@ -58,4 +58,4 @@ class ShardMetrics {
   std::map<std::string, std::vector<MetricSum>> sums_;  // [name][shard]
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/report/report_fields.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 PhaseReport report_of(const PhaseTimes& times) {
@@ -105,4 +105,4 @@ RankReport StepAccounts::report(double step_seconds) const {
   return report;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

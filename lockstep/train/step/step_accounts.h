@@ -10,7 +10,7 @@
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_strategy.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The time and memory that a device used since the run began.
 struct DeviceUse {
@@ -61,4 +61,4 @@ class StepAccounts {
   int64_t sent_before_ = 0;  // bytes sent before the accounts began
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

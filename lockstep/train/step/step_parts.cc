@@ -25,7 +25,7 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // The step from which PowerSGD compresses. Its buckets are cut anew after the
@@ -253,4 +253,4 @@ StepParts make_step_parts(Task& task, const TrainOptions& options,
   return parts;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

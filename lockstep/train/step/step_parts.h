@@ -13,7 +13,7 @@
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The parts of a run that compute its steps, as its options ask for them.
 struct StepParts {
@@ -45,4 +45,4 @@ StepParts make_step_parts(Task& task, const TrainOptions& options,
                           const ProcessGroup& world, const Plan& plan,
                           const Resume* resumed);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -23,7 +23,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/step/evaluate.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// Returns the factor by which the gradients of a backward exceed those of a
@@ -216,7 +216,7 @@ TestReport StepRunner::evaluate(data::Loader& loader,
                                 const std::function<bool()>& stop) {
   const AutocastScope precision(device_type(plan_),
                                 autocast_type(options_.precision()));
-  return train::evaluate(*parts_.engine, task_, loader, stop, world_);
+  return training::evaluate(*parts_.engine, task_, loader, stop, world_);
 }
 
 std::string StepRunner::state_digest() const {
@@ -313,4 +313,4 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

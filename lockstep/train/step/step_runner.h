@@ -23,7 +23,7 @@
 #include "lockstep/train/step/step_strategy.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Makes the steps of a run: a task's model, its optimizer and a strategy.
 class StepRunner {
@@ -56,7 +56,7 @@ class StepRunner {
   /// Returns the learning rate of the last step.
   double lr() const { return parts_.optimizer->lr(); }
 
-  /// Calls train::evaluate() with this model.
+  /// Calls training::evaluate() with this model.
   TestReport evaluate(data::Loader& loader, const std::function<bool()>& stop);
 
   /// Returns a digest of the state that all ranks have in common: the
@@ -114,4 +114,4 @@ class StepRunner {
   StepAccounts accounts_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -5,7 +5,7 @@
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// kSingle, kDataParallel and kDistributed: sums the gradients of the shards
@@ -148,4 +148,4 @@ std::unique_ptr<StepStrategy> make_strategy(const StepContext& context) {
   return std::make_unique<ShardedStep>(context);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

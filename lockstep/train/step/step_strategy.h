@@ -15,7 +15,7 @@
 #include "lockstep/train/step/step_parts.h"
 #include "lockstep/train/task.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The objects that make the steps of a run. They outlive the strategy.
 struct StepContext {
@@ -87,4 +87,4 @@ std::unique_ptr<StepStrategy> make_strategy(const StepContext& context);
 /// kDataParallelClassic: nn.DataParallel as the textbook has it.
 std::unique_ptr<StepStrategy> make_classic_strategy(const StepContext& context);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

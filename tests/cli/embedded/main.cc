@@ -91,11 +91,11 @@ int main(int argc, char** argv) {
       .optimizer([](Net& net) {
         return std::make_unique<torch::optim::SGD>(net.parameters(), 0.1);
       });
-  lockstep::train::TrainOptions defaults;
+  lockstep::training::TrainOptions defaults;
   if (const auto strategy = env("STRATEGY")) {
-    defaults.strategy(lockstep::train::parse_strategy(*strategy));
+    defaults.strategy(lockstep::training::parse_strategy(*strategy));
     defaults.devices(lockstep::devices("2xcpu"));
-    defaults.precision(lockstep::train::Precision::kBFloat16);
+    defaults.precision(lockstep::training::Precision::kBFloat16);
     defaults.evaluation().enabled(false);
   }
   return lockstep::train_main(argc, argv, trainer, defaults);

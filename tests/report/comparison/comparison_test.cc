@@ -221,7 +221,7 @@ TEST(CompareRuns, NamesRunsOfTheSameStrategyByTheirFolders) {
 // A change in the work of a step.
 struct Change {
   std::string message;
-  std::function<void(train::RunReport&)> make;
+  std::function<void(training::RunReport&)> make;
 };
 
 std::vector<Change> changes_of_work() {
@@ -233,7 +233,7 @@ std::vector<Change> changes_of_work() {
       {"precision fp32 and bf16", [](auto& run) { run.precision = "bf16"; }}};
 }
 
-train::RunReport known_work(const std::string& strategy) {
+training::RunReport known_work(const std::string& strategy) {
   auto report = canned_round(strategy, {0.01}).report;
   report.tokens_of_sample = 8;
   report.precision = "fp32";

@@ -10,7 +10,7 @@ namespace lockstep::report {
 namespace {
 
 TEST(Losses, HaveTheStepsThatWereNotLeftOut) {
-  train::RunReport report;
+  training::RunReport report;
   report.first_step = 10;
   report.losses = {1, 2, 3};
   report.skipped_at = {12, 13};

@@ -32,10 +32,10 @@ std::string some_text() {
   return text;
 }
 
-class LossOfSteps : public train::Callback {
+class LossOfSteps : public training::Callback {
  public:
-  void after_step(const train::RunState&,
-                  const train::Metrics& metrics) override {
+  void after_step(const training::RunState&,
+                  const training::Metrics& metrics) override {
     losses.push_back(metrics.at("loss"));
   }
   std::vector<double> losses;
@@ -58,7 +58,7 @@ class RecordedTask : public TextTask {
     targets.push_back(batch.target);
     return TextTask::prepare(std::move(batch));
   }
-  std::vector<std::shared_ptr<train::Callback>> callbacks() override {
+  std::vector<std::shared_ptr<training::Callback>> callbacks() override {
     return {losses};
   }
 
@@ -86,8 +86,8 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
                        .decays_matrices_alone = true,
                        .schedule = ScheduleKind::kConstant};
   RecordedTask task(options, folder.path("model"));
-  train::TrainOptions run;
-  run.strategy(train::Strategy::kDataParallel);
+  training::TrainOptions run;
+  run.strategy(training::Strategy::kDataParallel);
   run.devices(devices("2xcpu"));
   run.batch_size(12);
   run.epochs(0);
@@ -97,7 +97,7 @@ void expect_same_curve(const TemporaryFolder& folder, TextOptions options,
   run.evaluation().enabled(false);
   run.log().progress(false);
   run.init_from(init_from);
-  train::run_training(task, run);
+  training::run_training(task, run);
 
   if (!init_from.empty()) {
     std::filesystem::remove_all(folder.path("model"));

@@ -1,8 +1,8 @@
-#include "lockstep/train/dataset_source.h"
+#include "lockstep/data/dataset_source.h"
 
 #include <fmt/format.h>
 
-namespace lockstep::train::detail {
+namespace lockstep::data::detail {
 namespace {
 
 [[noreturn]] void refuse(const std::string& got) {
@@ -12,7 +12,9 @@ namespace {
                .expected = "tensors of one shape, numbers, or tuples, lists or "
                            "dicts of them, alike in every sample",
                .got = got,
-               .fix = "give the Trainer a collate function"});
+               .fix = "give a function that joins them, as the second "
+                      "argument of Trainer::data() or to "
+                      "DatasetSource::set_collate()"});
 }
 
 c10::IValue stack_tuples(const std::vector<c10::IValue>& values) {
@@ -124,4 +126,4 @@ int64_t size_of_dataset(std::optional<size_t> size) {
                          .fix = "give it a size(): the samples of an epoch"});
 }
 
-}  // namespace lockstep::train::detail
+}  // namespace lockstep::data::detail

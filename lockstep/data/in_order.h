@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::data {
 
 namespace detail {
 
@@ -108,16 +108,16 @@ class InOrder {
   size_t at_ = 0;  // samples read in this epoch
 };
 
-/// Makes a dataset for Trainer::data() whose epochs are `samples` samples of
-/// `stream`.
+/// Makes a dataset for a Loader or Trainer::data() whose epochs are `samples`
+/// samples of `stream`.
 template <class D>
 std::shared_ptr<InOrder<D>> in_order(std::shared_ptr<D> stream,
                                      int64_t samples) {
   return std::make_shared<InOrder<D>>(std::move(stream), samples);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::data
 
 namespace lockstep {
-using train::in_order;
+using data::in_order;
 }  // namespace lockstep

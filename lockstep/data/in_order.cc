@@ -1,11 +1,11 @@
-#include "lockstep/train/in_order.h"
+#include "lockstep/data/in_order.h"
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/terminal.h"
 
-namespace lockstep::train::detail {
+namespace lockstep::data::detail {
 
 void refuse_short_stream(int64_t samples, int64_t found) {
   throw InvalidArgument(
@@ -18,4 +18,4 @@ void refuse_short_stream(int64_t samples, int64_t found) {
               "within the dataset"});
 }
 
-}  // namespace lockstep::train::detail
+}  // namespace lockstep::data::detail

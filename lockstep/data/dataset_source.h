@@ -18,7 +18,7 @@
 #include "lockstep/data/batch_source.h"
 
 // Batches from the user's own datasets, or from datasets of torch::data.
-namespace lockstep::train {
+namespace lockstep::data {
 
 namespace detail {
 
@@ -101,14 +101,14 @@ int64_t size_of_dataset(std::optional<size_t> size);
 /// than one worker, several threads use the dataset at once. Otherwise only one
 /// does, even if the dataset is both the training data and the test data.
 template <class D>
-class DatasetSource : public data::BatchSource {
+class DatasetSource : public BatchSource {
  public:
   using Read = decltype(detail::read_all(std::declval<D&>(),
                                          std::span<const int64_t>()));
 
   /// `arguments`: the number of arguments of the module's forward(). 0: the
   /// number of elements if a sample is a tuple, else one.
-  DatasetSource(std::shared_ptr<D> dataset, size_t arguments)
+  explicit DatasetSource(std::shared_ptr<D> dataset, size_t arguments = 0)
       : dataset_(std::move(dataset)), arguments_(arguments) {}
 
   /// Sets a function that joins samples instead of stacking them.
@@ -147,21 +147,20 @@ class DatasetSource : public data::BatchSource {
     }
   }
 
-  data::Batch read(std::span<const int64_t> indices,
-                   int64_t epoch) const override {
+  Batch read(std::span<const int64_t> indices, int64_t epoch) const override {
     if constexpr (requires { dataset_->set_epoch(epoch); }) {
       dataset_->set_epoch(epoch);
     }
     if (indices.empty()) {
       // In a short batch, a rank may have no sample. It runs nothing then.
       const size_t count = std::max<size_t>(arguments_, 1);
-      return data::make_batch(
-          std::vector<c10::IValue>(count, torch::empty({0})), torch::empty({0}),
-          /*samples=*/0);
+      return make_batch(std::vector<c10::IValue>(count, torch::empty({0})),
+                        torch::empty({0}),
+                        /*samples=*/0);
     }
     const auto [inputs, target] = parts(indices);
-    return data::make_batch(detail::as_arguments(inputs, arguments_), target,
-                            static_cast<int64_t>(indices.size()));
+    return make_batch(detail::as_arguments(inputs, arguments_), target,
+                      static_cast<int64_t>(indices.size()));
   }
 
  private:
@@ -187,4 +186,4 @@ class DatasetSource : public data::BatchSource {
   std::function<std::pair<c10::IValue, c10::IValue>(Read)> collate_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::data
