@@ -49,6 +49,18 @@ TEST(RunFaults, AFailureEndsTheOthersAndIsReportedLast) {
   for (const pid_t pid : pids_in(ended.out)) EXPECT_TRUE(is_gone(pid));
 }
 
+TEST(RunFaults, AHangTimeoutSaysWhomItDoesNotWatch) {
+  const std::string warning = "--hang-timeout does not watch ranks 0, 1:";
+  Words options = kTwo;
+  EXPECT_FALSE(contains(run_sh(options, "sleep 1").err, "does not watch"));
+  options.insert(options.end(), {"--hang-timeout", "0.3"});
+  const auto ended = run_sh(options, "sleep 2");
+  EXPECT_EQ(ended.code, 0);
+  const auto first = ended.err.find(warning);
+  EXPECT_NE(first, std::string::npos) << ended.err;
+  EXPECT_EQ(ended.err.find(warning, first + 1), std::string::npos);
+}
+
 TEST(RunFaults, AKilledWorkerIsTheCause) {
   const TemporaryFolder folder;
   Words options = kTwo;

@@ -240,20 +240,22 @@ class Values:
         return 1 - computing / run["step_time_s"]["mean"]
 
     def value_scales_better(self, two, three, *names):
-        """Says which of two strategies has less that devices do not shorten.
+        """Says with which of two strategies more devices cost less.
 
-        A step of the third slice takes longer with each strategy, because the
+        A step with a third slice takes longer with each strategy, because the
         slices share the same cores.
         """
-        fixed = {name: self.fixed_share(two, name) for name in names}
-        best, worst = sorted(names, key=fixed.get)
-        step = {name: seconds(self.compared(three, name)["step_time_s"]["median"])
+        step = {name: self.compared(three, name)["step_time_s"]["median"]
                 for name in names}
-        return (f"`{best}`: {100 * fixed[best]:.0f} % of its step are neither "
-                f"forward nor backward, and more devices do not make that part "
-                f"shorter. With `{worst}`, it is {100 * fixed[worst]:.0f} %. With one "
-                f"more device on the same cores, a step takes {step[best]} with "
-                f"`{best}` and {step[worst]} with `{worst}`.")
+        best, worst = sorted(names, key=step.get)
+        fixed = {name: seconds(self.fixed_share(two, name) *
+                               self.compared(two, name)["step_time_s"]["mean"])
+                 for name in names}
+        return (f"`{best}`: with one more device on the same cores, a step takes "
+                f"{seconds(step[best])}, and with `{worst}` "
+                f"{seconds(step[worst])}. More devices do not shorten what is "
+                f"neither forward nor backward: {fixed[best]} of a step on two "
+                f"devices with `{best}`, {fixed[worst]} with `{worst}`.")
 
     # Bad links.
 

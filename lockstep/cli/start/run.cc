@@ -37,6 +37,7 @@ struct RunFlags {
   std::string rdzv_conf;
   bool is_standalone = false;
   double grace_seconds = -1;
+  double hang_timeout_s = -1;
   std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::string redirects = "0";
   std::string tee = "0";
@@ -248,6 +249,7 @@ launch::RunOptions to_options(const RunFlags& flags) {
   options.grace_s = flags.grace_seconds >= 0
                         ? std::optional(flags.grace_seconds)
                         : grace_of_environment();
+  if (flags.hang_timeout_s >= 0) options.hang_timeout_s = flags.hang_timeout_s;
   apply_gpus(flags, options);
   options.signals = launch::parse_signals(flags.signals);
   if (flags.omp_threads != "auto") {
@@ -431,10 +433,11 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
                        "libraries, and start workers as forks of it, in "
                        "milliseconds; for programs that use Lockstep"))
       ->group(group);
-  add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
+  add(command, "--hang-timeout", flags.hang_timeout_s, "S",
       "seconds without progress after which a worker that reports its steps, "
       "as `lockstep train` does, is ended; 0: never")
       ->check(number(0))
+      ->default_str(fmt::format("{:g}", launch::kHangTimeoutS))
       ->group(group);
   add(command, "--grace-seconds,--shutdown-timeout", flags.grace_seconds, "S",
       "seconds from the first signal to SIGKILL; or set "

@@ -219,13 +219,33 @@ void Agent::check_waiting() {
 // Ranks wait for each other. If none of them makes progress, the one with the
 // least progress is the one that hangs.
 void Agent::check_hangs() {
-  if (options_.hang_timeout_s <= 0 || state_.is_ending()) return;
-  const auto hung = hung_worker(team_, options_.hang_timeout_s);
+  const double timeout_s = options_.hang_timeout_s.value_or(kHangTimeoutS);
+  if (timeout_s <= 0 || state_.is_ending()) return;
+  if (options_.hang_timeout_s) warn_about_silent_workers(timeout_s);
+  const auto hung = hung_worker(team_, timeout_s);
   if (!hung) return;
   Worker& worker = team_.workers()[hung->index];
   worker.hang = hung->how;
   worker.stacks = hung->stacks;
   worker.process.send(SIGKILL);
+}
+
+// Says once which workers --hang-timeout has no effect on.
+void Agent::warn_about_silent_workers(double timeout_s) {
+  if (has_warned_about_silent_workers_ ||
+      Moment::now().steady_s - began_.steady_s < timeout_s) {
+    return;
+  }
+  const std::vector<int> silent = silent_ranks(team_);
+  if (silent.empty()) return;
+  has_warned_about_silent_workers_ = true;
+  err_.add(
+      fmt::format("[launch] WARNING: --hang-timeout does not watch {} {}: no "
+                  "progress was reported in {:g} s; expected a program that "
+                  "trains with Lockstep; other programs need time-outs of "
+                  "their own\n",
+                  silent.size() == 1 ? "rank" : "ranks",
+                  fmt::join(silent, ", "), timeout_s));
 }
 
 // Notes when training begins, if the program reports its phases.

@@ -53,6 +53,7 @@ class Agent {
   void check_failures();
   void check_waiting();
   void check_hangs();
+  void warn_about_silent_workers(double timeout_s);
   void check_progress();
   // Returns false if no event arrived in time.
   bool wait_for_events(int timeout_ms);
@@ -94,6 +95,7 @@ class Agent {
   FaultLog faults_;
   int attempt_ = 0;   // attempts before this one
   int restarts_ = 0;  // restarts after a failure
+  bool has_warned_about_silent_workers_ = false;
   // The loss of a node or of the network in the last attempt, in words.
   std::optional<std::string> loss_;
   AgentState state_;

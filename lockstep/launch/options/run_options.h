@@ -15,6 +15,8 @@ namespace lockstep::launch {
 enum class Backend { kStatic, kC10d };
 enum class LabelLines { kAuto, kOn, kOff };
 
+constexpr double kHangTimeoutS = 240;
+
 /// Options for starting a job's workers on this node. The names are torchrun's.
 /// See docs/launcher.md.
 struct RunOptions {
@@ -53,8 +55,9 @@ struct RunOptions {
   bool has_spare_worker = false;
   double monitor_interval_s = 0.1;
   /// If workers that report their steps make no progress for this time, the
-  /// worker that the others wait for is killed. 0 means never.
-  double hang_timeout_s = 240;
+  /// worker that the others wait for is killed. 0 means never. If unset, it is
+  /// kHangTimeoutS, and nothing is said about workers that don't report.
+  std::optional<double> hang_timeout_s;
   /// The time from the first signal to SIGKILL. If unset, it is 5 s after a
   /// failure, and 30 s after a signal, because the signal may be a scheduler's
   /// last warning, after which programs save their work.

@@ -140,4 +140,15 @@ std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s) {
       stacks_of(worker.process.pid())};
 }
 
+std::vector<int> silent_ranks(const WorkerTeam& team) {
+  std::vector<int> ranks;
+  for (const Worker& worker : team.workers()) {
+    if (worker.process.is_running() &&
+        team.slot_of(worker).heartbeat_ns.load() == 0) {
+      ranks.push_back(worker.rank);
+    }
+  }
+  return ranks;
+}
+
 }  // namespace lockstep::launch

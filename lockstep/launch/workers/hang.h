@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/launch/workers/worker_team.h"
 
@@ -24,5 +25,8 @@ struct Hung {
 /// the connection between them may be broken. Returns nullopt if a worker does
 /// not report its steps. Collecting the stacks takes up to 10 s.
 std::optional<Hung> hung_worker(const WorkerTeam& team, double timeout_s);
+
+/// Returns the ranks that run and have not reported anything yet.
+std::vector<int> silent_ranks(const WorkerTeam& team);
 
 }  // namespace lockstep::launch
