@@ -137,7 +137,7 @@ class Sentences(unittest.TestCase):
         self.assertIn("are equal", known.of("same_digest", "a", "b"))
         self.assertIn("differ", known.of("same_digest", "a", "c"))
 
-    def test_call_better_what_has_less_that_devices_do_not_shorten(self):
+    def test_call_better_what_is_faster_with_one_more_device(self):
         def run(strategy, mean, forward, backward):
             return {"strategy": strategy, "engine": "lockstep",
                     "phases_s": {"forward": forward, "backward": backward},
@@ -151,9 +151,10 @@ class Sentences(unittest.TestCase):
                 pathlib.Path(folder, name).write_text(json.dumps({"runs": runs}))
             known = values.Values({}, pathlib.Path(folder))
             text = known.of("scales_better", "two", "three", "dp-classic", "ddp")
-        self.assertTrue(text.startswith("`ddp`: 20 % of its step"), text)
-        self.assertIn("With `dp-classic`, it is 50 %.", text)
-        self.assertIn("takes 45 ms with `ddp` and 60 ms with `dp-classic`", text)
+        self.assertTrue(text.startswith("`ddp`: with one more device"), text)
+        self.assertIn("takes 45 ms, and with `dp-classic` 60 ms", text)
+        self.assertIn("4 ms of a step on two devices with `ddp`, 20 ms with "
+                      "`dp-classic`", text)
 
     def test_refuse_what_no_command_printed(self):
         with self.assertRaises(values.Unknown):
