@@ -277,8 +277,8 @@ class Trainer : public TrainerBase {
       static_assert(std::same_as<Collate, Stack>, "a BatchSource has batches");
       return dataset;
     } else {
-      auto source = std::make_shared<DatasetSource<D>>(std::move(dataset),
-                                                       Kind::kArguments);
+      auto source = std::make_shared<data::DatasetSource<D>>(std::move(dataset),
+                                                             Kind::kArguments);
       if constexpr (!std::same_as<Collate, Stack>) source->set_collate(collate);
       return source;
     }

@@ -544,7 +544,7 @@ TEST(Loader, SaysHowSamplesOfDifferentShapesAreJoined) {
     return std::pair(torch::nn::utils::rnn::pad_sequence(samples, true),
                      static_cast<int64_t>(samples.size()));
   });
-  Loader with_padding(std::shared_ptr<const BatchSource>(padded));
+  Loader with_padding(padded);
   EXPECT_EQ(epoch_of(with_padding).front().data.sizes(),
             (std::vector<int64_t>{4, 4}));
 }

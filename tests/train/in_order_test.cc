@@ -174,8 +174,9 @@ TEST(InOrder, IsNotBothTrainingAndTestData) {
 }
 
 TEST(InOrder, HasNoOrderOfItsOwn) {
-  const auto source = std::make_shared<DatasetSource<InOrder<Stream>>>(
-      in_order(std::make_shared<Stream>(), kSamples), 1);
+  const auto source =
+      std::make_shared<data::DatasetSource<data::InOrder<Stream>>>(
+          in_order(std::make_shared<Stream>(), kSamples), 1);
   const auto options = data::LoaderOptions().order([](int64_t, int64_t) {
     return std::vector<int64_t>{1, 0};
   });
