@@ -5,6 +5,14 @@
 #include <utility>
 
 namespace lockstep::optim {
+namespace {
+
+// Returns whether the sums of words can differ because of one flipped bit.
+bool differ_by_a_bit(uint64_t a, uint64_t b) {
+  return std::has_single_bit(a - b) || std::has_single_bit(b - a);
+}
+
+}  // namespace
 
 void MemoryWatch::start(size_t blocks, bool all) {
   seals_.assign(blocks, std::nullopt);
@@ -45,7 +53,9 @@ bool MemoryWatch::unseal(size_t block, Measure measure) {
   for (size_t i = 0; i < now.sample.size(); ++i) {
     changed_bits += std::popcount(now.sample[i] ^ sealed.sample[i]);
   }
-  return now.sum == sealed.sum || changed_bits > 1;
+  if (changed_bits > 1) return true;
+  return now.sum == sealed.sum &&
+         !differ_by_a_bit(now.writable_sum, sealed.writable_sum);
 }
 
 void MemoryWatch::seal(size_t block, Measure measure) {

@@ -13,10 +13,11 @@
 
 namespace lockstep::optim {
 
-/// Finds memory that changes between two steps. A block is sealed with a sum
-/// after its update, and compared before the next one. A change of more than
-/// one bit in a sample of the elements counts as a write of the program,
-/// because not every optimizer increments the version of what it writes.
+/// Finds memory that changes between two steps. A block is sealed with sums
+/// after its update, and compared before the next one. Not every write of a
+/// program increments a version. So a change of more than one bit in a sample
+/// of the elements counts as its write, and so does any change but a single bit
+/// in what it may write to at any time.
 ///
 /// The sums take at most about kShare of the time of a step: each step seals
 /// as many of the blocks as that allows, in turns. A model whose steps are long
@@ -35,6 +36,8 @@ class MemoryWatch {
     uint64_t sum = 0;  ///< of all words
     /// Bits of a few elements, many of which a write changes.
     SampledBits sample{};
+    /// Sum of the words that the program may write to at any time.
+    uint64_t writable_sum = 0;
   };
   using Measure = c10::function_ref<Print()>;
 

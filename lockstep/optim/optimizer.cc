@@ -190,9 +190,9 @@ void Optimizer::check_memory(const void* owner, bool all) {
   owner_ = owner;
   if (!is_on || memory_.is_on()) return;
   memory_.start(blocks().size(), all);
-  watches_parameters_.clear();
+  parameter_is_shared_.clear();
   for (const Tensor& parameter : parameters_) {
-    watches_parameters_.push_back(is_shared_tensor(parameter));
+    parameter_is_shared_.push_back(is_shared_tensor(parameter));
   }
 }
 
@@ -260,16 +260,22 @@ void Optimizer::follow_writes() {
 
 MemoryWatch::Print Optimizer::print_of_block(size_t block) const {
   MemoryWatch::Print print;
-  const auto add = [&](const Tensor& tensor) {
-    print.sum = print.sum * 31 + sum_of_words(tensor);
+  const auto add = [&](const Tensor& tensor, uint64_t& sum) {
+    sum = sum * 31 + sum_of_words(tensor);
     const auto bits = sampled_bits(tensor);
     for (size_t i = 0; i < bits.size(); ++i) {
       // A flipped bit of a tensor is one flipped bit of the result.
       print.sample[i] = std::rotl(print.sample[i], 1) ^ bits[i];
     }
   };
-  if (watches_parameters_[parameter_of(block)]) add(parameter_views_[block]);
-  for (const Slot& slot : slots_) add(slot.view(block));
+  for (const Slot& slot : slots_) add(slot.view(block), print.sum);
+  const Tensor& parameter = parameter_views_[block];
+  if (parameter_is_shared_[parameter_of(block)]) {
+    add(parameter, print.sum);
+  } else if (parameter.numel() > 1) {
+    // A program that doubles a single element changes one bit of its exponent.
+    add(parameter, print.writable_sum);
+  }
   return print;
 }
 

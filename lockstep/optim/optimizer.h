@@ -86,10 +86,10 @@ class Optimizer {
   bool has_own_state() const { return has_own_state_; }
   /// Returns whether some of the state is in memory that ranks share.
   bool has_shared_state() const { return has_shared_state_; }
-  /// Makes update() check that the memory of a block, its state and, if ranks
-  /// share it, its parameter, is as the last update left it (MemoryWatch). For
-  /// blocks that only this rank updates, so that no other rank has a copy to
-  /// compare with.
+  /// Makes update() check that the memory of a block, its state and its
+  /// parameter, is as the last update left it (MemoryWatch). For blocks that
+  /// only this rank updates, so that no other rank has a copy to compare with.
+  /// A program may write to a parameter that ranks don't share.
   /// `owner` decides which blocks those are; null: no checks. Writes that
   /// increment a tensor's version are allowed. Works on the CPU. `all`: all
   /// blocks in each step, and not in turns.
@@ -203,9 +203,9 @@ class Optimizer {
   // For check_memory().
   const void* owner_ = nullptr;
   MemoryWatch memory_;
-  std::vector<int64_t> versions_;         // by parameter
-  std::vector<bool> watches_parameters_;  // by parameter
-  std::atomic<size_t> changed_ = 0;       // 1 + parameter; 0: none
+  std::vector<int64_t> versions_;          // by parameter
+  std::vector<bool> parameter_is_shared_;  // by parameter, between ranks
+  std::atomic<size_t> changed_ = 0;        // 1 + parameter; 0: none
 };
 
 /// Returns each of `parameters` once, in the order of its first occurrence, as

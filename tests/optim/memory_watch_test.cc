@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/blocks.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/sgd.h"
 
@@ -144,9 +145,11 @@ void flip_each_block(const torch::Tensor& tensor) {
 }
 
 TEST(OptimizerMemory, IsFoundChanged) {
-  // Every rank has a copy of a parameter that is not in shared memory.
-  EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
-    flip_each_block(parameter);
+  EXPECT_TRUE(is_found([](torch::Tensor& parameter, Optimizer&) {
+    auto* words = static_cast<uint32_t*>(parameter.mutable_data_ptr());
+    for (int64_t at = 0; at < parameter.numel(); at += kBlockElements) {
+      words[at + 77] ^= 1U << 21;
+    }
   }));
   EXPECT_TRUE(is_found([](torch::Tensor&, Optimizer& optimizer) {
     optimizer.for_each_state(
@@ -163,6 +166,12 @@ TEST(OptimizerMemory, MayChangeWithATrace) {
   EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
     parameter.set_data(parameter.detach() * 0.5);
   }));
+  // A few elements, or all of them, without a version.
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
+    parameter.data().narrow(0, 16000, 1000).mul_(0.5);
+  }));
+  EXPECT_FALSE(is_found(
+      [](torch::Tensor& parameter, Optimizer&) { parameter.data().mul_(2); }));
   EXPECT_FALSE(is_found([](torch::Tensor&, Optimizer& optimizer) {
     optimizer.load_state_dict(optimizer.state_dict());
   }));
