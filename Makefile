@@ -122,7 +122,9 @@ check-torch: ## Build with another torch, and run the tests (TORCH=2.11.0)
 	@tools/setup/ninja.sh torch-$(TORCH) all
 	@tools/run_tests.sh $(SELECTION) build/torch-$(TORCH) --parallel $(TEST_JOBS)
 
-# One wheel for several versions: TORCH="2.11.0 2.13.0", besides the pinned one.
+# One wheel for all Pythons that are found, and for several versions of torch:
+# TORCH="2.11.0 2.13.0", besides the pinned one. PROJECT_URL=https://... is for those
+# who publish it.
 wheel: configure-build ## Build build/wheel/lockstep-*.whl for Python (TORCH=2.11.0 ...)
 	@tools/setup/wheel_tools.sh
 	@tools/setup/ninja.sh $(PRESET) lockstep_program
@@ -134,7 +136,8 @@ wheel: configure-build ## Build build/wheel/lockstep-*.whl for Python (TORCH=2.1
 	    tools/setup/configure.sh release torch-$$torch && \
 	  tools/setup/ninja.sh torch-$$torch lockstep_python || exit 1; \
 	done
-	@python3 tools/wheel.py $(BUILD) $(TORCH:%=build/torch-%)
+	@python3 tools/wheel.py $(if $(PROJECT_URL),--url $(PROJECT_URL)) $(BUILD) \
+	  $(TORCH:%=build/torch-%)
 
 check: ## Check layout, layers and format of the sources
 	@tools/setup/packages.sh tools

@@ -102,6 +102,7 @@ configure_package_config_file(
   ${PROJECT_BINARY_DIR}/wheel/lockstepConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 file(WRITE ${PROJECT_BINARY_DIR}/wheel/torch_version "${LOCKSTEP_TORCH_VERSION}\n")
+file(WRITE ${PROJECT_BINARY_DIR}/wheel/torch_root "${LOCKSTEP_TORCH_ROOT}\n")
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindLockstepTorch.cmake

@@ -83,7 +83,8 @@ failed_cases() {
 }
 
 reasons=$(grep -A3 -hE ': Skipped$' "$results/LastTest.log" 2>/dev/null |
-  grep -vE ': Skipped$|^--$|^\[|^$' | sort | uniq -c | sort -rn)
+  grep -vE ': Skipped$|^--$|^\[|^$|^<end of output>|^Test time' |
+  sort | uniq -c | sort -rn)
 
 failed=$(failed_tests)
 count=$(grep -c . <<<"$failed")

@@ -17,6 +17,7 @@
 #include "lockstep/base/home_process.h"
 #include "lockstep/base/start_thread.h"
 #include "lockstep/base/terminal.h"
+#include "lockstep/base/wait_until.h"
 #include "lockstep/data/image_source.h"
 #include "lockstep/data/random_stream.h"
 
@@ -183,7 +184,7 @@ class Loader::Impl {
                   "reads in the thread that asks"});
     }
     changed_.notify_all();
-    changed_.wait(lock, [&] { return made_.contains(taken); });
+    wait_until(changed_, lock, [&] { return made_.contains(taken); });
     const Made made = std::move(made_.extract(taken).mapped());
     if (made.error) std::rethrow_exception(made.error);
     return made.batch;
@@ -215,7 +216,7 @@ class Loader::Impl {
     leave_slice();
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return is_stopping_ || has_work(); });
+      wait_until(changed_, lock, [this] { return is_stopping_ || has_work(); });
       if (is_stopping_) return;
       const std::shared_ptr<const Epoch> epoch = epoch_;
       const int64_t number = next_to_make_++;

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep::shm {
 namespace {
@@ -127,7 +128,8 @@ void PointToPoint::run() {
   while (!is_stopping_.load()) {
     if (is_idle()) {
       std::unique_lock lock(mutex_);
-      handed_over_.wait(lock, [&] { return has_work_ || is_stopping_.load(); });
+      wait_until(handed_over_, lock,
+                 [&] { return has_work_ || is_stopping_.load(); });
       has_work_ = false;
       continue;
     }

@@ -9,6 +9,7 @@
 import importlib
 import os
 import pathlib
+import sysconfig
 
 __version__ = "0.1.0"
 
@@ -23,9 +24,11 @@ def _minor(version):
 
 
 def _modules():
-    """Returns the versions of torch, as "2.15", and the names of their modules."""
+    """Returns the versions of torch, as "2.15", and their modules for this Python."""
     folder = pathlib.Path(__file__).parent
-    names = sorted({path.name.split(".")[0] for path in folder.glob("_c10d_*.so")})
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    names = sorted(path.name.removesuffix(suffix)
+                   for path in folder.glob(f"_c10d_*{suffix}"))
     return {name.removeprefix("_c10d_").replace("_", "."): name for name in names}
 
 
@@ -37,11 +40,12 @@ def _module():
     modules = _modules()
     if version not in modules:
         release = torch.__version__.split("+")[0]
+        python = sysconfig.get_python_version()
         raise UnsupportedTorch(
-            f"[lockstep] this wheel has no backend for the installed torch; expected "
-            f"torch {' or '.join(modules) or '(none)'}, got {release}; install a torch "
-            f"that it has one for, or build a wheel for yours: make wheel "
-            f"TORCH={release}"
+            f"[lockstep] this wheel has no backend for the installed torch in Python "
+            f"{python}; expected torch {' or '.join(modules) or '(none)'}, got "
+            f"{release}; install a torch that it has one for, or build a wheel for "
+            f"yours: make wheel TORCH={release}"
         )
     return importlib.import_module(f"lockstep.{modules[version]}")
 

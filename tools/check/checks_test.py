@@ -72,6 +72,12 @@ class Checks(unittest.TestCase):
                 "pitfalls", {"lockstep/train/a.cc": f"auto a = {code};\n"},
                 "lockstep/train/a.cc:1", "pipe", "open_regular_file")
 
+    def test_pitfalls_finds_a_wait_that_old_libraries_lack(self):
+        for code in ("changed_.wait(lock, is_done);", "changed_.wait(\n    lock);"):
+            self.expect_finding(
+                "pitfalls", {"lockstep/train/a.cc": code + "\n"},
+                "lockstep/train/a.cc:1", "gcc 12", "wait_until()")
+
     def test_pitfalls_finds_an_error_with_two_tags(self):
         self.expect_finding(
             "pitfalls",

@@ -1,13 +1,14 @@
 #!/bin/bash
-# consumption.sh MODE SOURCE BUILD: uses Lockstep as its users do, from a
-# separate folder, and runs the resulting programs.
+# consumption.sh MODE SOURCE BUILD [PYTHON]: uses Lockstep as its users do, from
+# a separate folder, and runs the resulting programs.
 #
 #   install       cmake --install, then the prefix is moved elsewhere. One
 #                 project, with the compiler of the build
 #   package       the same with all projects and examples, and both compilers
 #   deb           the Debian package, unpacked
 #   subdirectory  add_subdirectory()
-#   wheel         the package for Python, in an environment of its own
+#   wheel         the package for Python, in an environment of its own, of PYTHON
+#                 or of the Python of the build
 #
 # If root runs this, users' programs are built and run as nobody. As far as the
 # system allows, the sources, the build folder and the environment that LibTorch
@@ -231,6 +232,23 @@ build_found_project() {
   as_user cmake --build "$work/user/found"
 }
 
+# has_metadata DIST_INFO: checks what the wheel says about itself.
+has_metadata() {
+  local name
+  # Debian 12 has a newer C library than the wheel needs.
+  if grep -q '^VERSION_CODENAME=bookworm' /etc/os-release; then
+    grep -x 'Tag: .*-manylinux_2_34_[a-z0-9_]*' "$1/WHEEL"
+  fi
+  [ "$(grep -c '^License-File: ' "$1/METADATA")" -gt 10 ]
+  sed -n 's/^License-File: //p' "$1/METADATA" | while read -r name; do
+    [ -s "$1/licenses/$name" ]
+  done
+  if grep -P '\]\((?!https:|#)' "$1/METADATA"; then
+    echo "the links above lead nowhere outside of the repository" >&2
+    return 1
+  fi
+}
+
 mkdir "$work/user"
 cp -R "$source/tests/consumers" "$source/examples" "$work/user"
 case $mode in
@@ -306,25 +324,42 @@ subdirectory)
   done
   ;;
 wheel)
+  cp "$source/tests/cli/parity/python_backend.py" "$work/user"
+  ninja -C "$build" lockstep_python
   python3 "$source/tools/wheel.py" "$build"
   mapfile -t wheels < <(find "$source/build/wheel" -maxdepth 1 -name '*.whl')
   [ ${#wheels[@]} -eq 1 ]
-  python=$(cached LOCKSTEP_PYTHON)
-  "$python" -m venv "$work/user/venv"
+  "${4:-$(cached LOCKSTEP_PYTHON)}" -m venv "$work/user/venv"
   bin=$work/user/venv/bin
-  # All other packages, without a download of gigabytes.
+  install=("$bin/pip" install --disable-pip-version-check --no-deps)
+  if [ -n "${4:-}" ]; then
+    mapfile -t same < <("$environment/bin/python" -m pip freeze |
+      grep -E '^(torch|numpy)==')
+    "${install[@]}" "${same[@]}" || {
+      echo "$0: Skipped"
+      echo "${same[*]} for $4 can't be downloaded, so the wheel was not used there"
+      exit 77
+    }
+  fi
+  # All other packages, without a download of gigabytes. Of those with compiled code,
+  # only NVIDIA's fit another Python. $environment may lead through a link in $source,
+  # which gets hidden.
   site=$("$bin/python" -c 'import site; print(site.getsitepackages()[0])')
-  # $environment may lead through a link in $source, which gets hidden.
   for package in "$(readlink -f "$environment")"/lib/python3.*/site-packages/*; do
-    [ -e "$site/${package##*/}" ] || ln -s "$package" "$site"
+    if [ ! -e "$site/${package##*/}" ] &&
+      { [ -z "${4:-}" ] || [[ $package == */nvidia* ]] ||
+        [ -z "$(find "$package" -name '*.so*' -print -quit)" ]; }; then
+      ln -s "$package" "$site"
+    fi
   done
-  "$bin/pip" install --disable-pip-version-check --no-deps "${wheels[0]}"
+  "${install[@]}" "${wheels[0]}"
   if grep -rlF -e "$build" -e "$source" "$site/lockstep" "$site/lockstep.libs"; then
     echo "the files above name the folders that the wheel was built in" >&2
     exit 1
   fi
   exports_none_of 'lockstep::|fmt::|SSL_|EVP_' "$site"/lockstep/_c10d_*.so
   [ -e "$work/user/venv/share/man/man1/lockstep.1" ]
+  has_metadata "$site"/lockstep-*.dist-info
   version=$("$bin/pip" show lockstep | sed -n 's/^Version: //p')
   "$bin/lockstep" --version | grep -F "$version"
   become_user=()
@@ -333,6 +368,8 @@ wheel)
     user/consumers/ddp.py | grep -x '2 ranks over lockstep'
   as_user "$bin/lockstep" run --nproc-per-node 2 user/consumers/ddp.py |
     grep '2 ranks over lockstep'
+  as_user "$bin/lockstep" run --nproc-per-node 2 user/python_backend.py |
+    grep 'calls are those of Gloo'
   build_found_project "$(as_user "$bin/lockstep" cmake-prefix)" "$own"
   as_user "$work/user/found/train"
   use_program "$work/user/venv"

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 
@@ -39,7 +40,7 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
     is_stopping_ = true;
     changed_.notify_all();
     const size_t remaining = current_ == this ? 1 : 0;
-    changed_.wait(lock, [&] { return threads_ == remaining; });
+    wait_until(changed_, lock, [&] { return threads_ == remaining; });
   }
 
  private:
@@ -48,7 +49,8 @@ class CallbackThreads::Impl : public std::enable_shared_from_this<Impl> {
     std::unique_lock lock(mutex_);
     for (;;) {
       ++idle_threads_;
-      changed_.wait(lock, [&] { return !callbacks_.empty() || is_stopping_; });
+      wait_until(changed_, lock,
+                 [&] { return !callbacks_.empty() || is_stopping_; });
       --idle_threads_;
       if (callbacks_.empty()) break;
       auto callback = std::move(callbacks_.front());

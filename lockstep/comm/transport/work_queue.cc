@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/start_thread.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 
@@ -122,8 +123,9 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
     current_ = this;
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(
-          lock, [&] { return !is_busy_ && (!items_.empty() || is_stopping_); });
+      wait_until(changed_, lock, [&] {
+        return !is_busy_ && (!items_.empty() || is_stopping_);
+      });
       if (items_.empty()) return;
       is_busy_ = true;
       run_first(lock);
@@ -179,13 +181,12 @@ class WorkQueue::Impl : public std::enable_shared_from_this<Impl> {
 
   void watch() {
     std::unique_lock lock(mutex_);
-    while (!is_stopping_) {
-      const bool has_waiting_item = is_in_callback_ && !items_.empty() &&
-                                    items_.front().timeout > Milliseconds(0);
-      if (!has_waiting_item) {
-        changed_.wait(lock);
-        continue;
-      }
+    for (;;) {
+      wait_until(changed_, lock, [&] {
+        return is_stopping_ || (is_in_callback_ && !items_.empty() &&
+                                items_.front().timeout > Milliseconds(0));
+      });
+      if (is_stopping_) return;
       const uint64_t entry = entries_;
       const auto deadline =
           std::max(in_callback_since_, items_.front().submitted) +
