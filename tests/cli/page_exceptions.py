@@ -120,6 +120,7 @@ SUBSTITUTIONS = {
          "PyTorch: tests/cli/parity/distributed_checkpoint_test.cc"),
     ],
     "docs/clusters.md": [
+        ("node1:29500", None, NODES),
         ("sbatch", None, "a cluster: tests/comm/slurm_test.cc"),
         ("mpirun -np 8", None, NODES),
         ("docker", None, NO_TOOL),

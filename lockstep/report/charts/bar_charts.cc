@@ -11,6 +11,9 @@
 namespace lockstep::report {
 namespace {
 
+// The time of a step that belongs to no phase.
+constexpr const char* kOther = "other";
+
 // There are either 101 percentiles or none.
 double of_percent(const training::RunReport& report, size_t percent) {
   const auto& all = report.step_time_percentiles_s;
@@ -51,54 +54,64 @@ void draw_step_time(Canvas& canvas, const ComparedRun& run, size_t index,
 
 void draw_memory(Canvas& canvas, const Comparison& comparison, int64_t most) {
   const ChartLayout& layout = canvas.layout;
-  const auto draw = [&](const std::string& label, int64_t bytes,
-                        const std::string& css_class) {
+  const auto draw = [&](const std::string& run, const std::string& where,
+                        int64_t bytes, const std::string& css_class) {
     const std::string value = bytes_text(bytes);
     const double length =
         std::max(1.0, layout.bars() * static_cast<double>(bytes) /
                           static_cast<double>(most));
-    label_row(canvas, label);
+    label_row(canvas, run, where);
     canvas.rectangle(layout.bar_x(), canvas.y, length, kBarHeight, css_class,
-                     label + ": " + value);
+                     run + where + ": " + value);
     end_row(canvas, layout.bar_x() + length, value);
   };
   for (size_t i = 0; i < comparison.runs.size(); ++i) {
     const ComparedRun& run = comparison.runs[i];
     for (const auto& device : run.report.devices) {
-      draw(run.label() + " " + device.name, device.memory_peak_bytes,
+      draw(run.label(), " " + device.name, device.memory_peak_bytes,
            run_class(i));
     }
     if (!run.report.devices.empty() && run.report.memory_shared_bytes > 0) {
-      draw(run.label() + " shared", run.report.memory_shared_bytes, "shared");
+      draw(run.label(), " shared", run.report.memory_shared_bytes, "shared");
     }
   }
+}
+
+// Returns the phases of a run and the time outside of them, which together are
+// the mean step.
+double phases_and_rest(const training::RunReport& report) {
+  return total(report.phases_s) + outside_phases(report).value_or(0);
 }
 
 void draw_phases(Canvas& canvas, const Comparison& comparison, double longest) {
   const ChartLayout& layout = canvas.layout;
   for (const auto& run : comparison.runs) {
-    const double sum = total(run.report.phases_s);
-    if (sum <= 0) continue;
+    if (total(run.report.phases_s) <= 0) continue;
+    const double sum = phases_and_rest(run.report);
     label_row(canvas, run.label());
     double x = layout.bar_x();
-    for (const Phase& phase : kPhases) {
-      const double seconds = run.report.phases_s.*phase.seconds;
+    const auto draw = [&](const char* name, double seconds) {
       const double length = layout.bars() * seconds / longest;
-      if (length <= 0) continue;
+      if (length <= 0) return;
       // Where there is room, a gap keeps phases distinguishable without
       // colours.
       canvas.rectangle(
-          x, canvas.y, length > 2 ? length - 1 : length, kBarHeight, phase.name,
-          fmt::format("{}: {} ({:.0f} %)", phase.name, format_duration(seconds),
+          x, canvas.y, length > 2 ? length - 1 : length, kBarHeight, name,
+          fmt::format("{}: {} ({:.0f} %)", name, format_duration(seconds),
                       100 * seconds / sum));
       x += length;
+    };
+    for (const Phase& phase : kPhases) {
+      draw(phase.name, run.report.phases_s.*phase.seconds);
     }
+    draw(kOther, outside_phases(run.report).value_or(0));
     end_row(canvas, x, format_duration(sum));
   }
   std::vector<LegendEntry> entries;
   for (const Phase& phase : kPhases) {
     entries.push_back({.name = phase.name, .css_class = phase.name});
   }
+  entries.push_back({.name = kOther, .css_class = kOther});
   draw_legend(canvas, entries);
 }
 
@@ -208,10 +221,13 @@ Chart memory_chart(const Comparison& comparison) {
 Chart phase_chart(const Comparison& comparison) {
   double longest = 0;
   for (const auto& run : comparison.runs) {
-    longest = std::max(longest, total(run.report.phases_s));
+    longest = std::max(longest, phases_and_rest(run.report));
   }
   Chart chart{.title = "Phases of a step"};
-  if (longest <= 0) return chart;
+  const bool has_phases = std::ranges::any_of(
+      comparison.runs,
+      [](const ComparedRun& run) { return total(run.report.phases_s) > 0; });
+  if (!has_phases) return chart;
   chart.draw = [&comparison, longest](Canvas& canvas) {
     draw_phases(canvas, comparison, longest);
   };

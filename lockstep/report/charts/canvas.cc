@@ -37,6 +37,7 @@ svg text { fill: var(--ink); font: 13px system-ui, sans-serif;
 svg .title { font-weight: 600; font-size: 14px; }
 svg .head, svg .small, svg .value, svg .note { fill: var(--muted); }
 svg .small, svg .note { font-size: 12px; }
+svg .above { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 svg .rule { stroke: var(--rule); }
 svg .mark { stroke: var(--ink); stroke-width: 1.5; }
 svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
@@ -59,6 +60,7 @@ svg .replicate { fill: var(--replicate); }
 svg .forward { fill: var(--forward); } svg .gather { fill: var(--gather); }
 svg .backward { fill: var(--backward); } svg .reduce { fill: var(--reduce); }
 svg .update { fill: var(--update); } svg .wait { fill: var(--wait); }
+svg .other { fill: var(--wait); }
 )";
 
 // Returns the width of a letter at 13 pixels, in the widest of the usual fonts.
@@ -204,16 +206,20 @@ std::string Canvas::finish_file(const std::string& title,
          style + "</style>\n" + body_ + "</svg>\n";
 }
 
-void label_row(Canvas& canvas, const std::string& label) {
+void label_row(Canvas& canvas, const std::string& label,
+               const std::string& ending) {
   const ChartLayout& layout = canvas.layout;
+  const double room = layout.has_labels_above()
+                          ? layout.width - 2 * layout.margin
+                          : layout.labels - 10;
+  const std::string shown = cut_to(label, room - text_width(ending)) + ending;
   if (layout.has_labels_above()) {
-    canvas.text(layout.margin, canvas.y + 13,
-                cut_to(label, layout.width - 2 * layout.margin));
+    canvas.text(layout.margin, canvas.y + 13, shown, "above");
     canvas.y += 19;
     return;
   }
-  canvas.text(layout.bar_x() - 10, canvas.y + kBarHeight - 2,
-              cut_to(label, layout.labels - 10), "", Canvas::Anchor::kEnd);
+  canvas.text(layout.bar_x() - 10, canvas.y + kBarHeight - 2, shown, "",
+              Canvas::Anchor::kEnd);
 }
 
 void end_row(Canvas& canvas) { canvas.y += 24; }

@@ -82,8 +82,10 @@ class Canvas {
 };
 
 /// Draws the name of a row at canvas.y, left of its bars or above them, and
-/// moves canvas.y to the bars.
-void label_row(Canvas& canvas, const std::string& label);
+/// moves canvas.y to the bars. Cuts `label` if there is no room for it and
+/// `ending`.
+void label_row(Canvas& canvas, const std::string& label,
+               const std::string& ending = "");
 void end_row(Canvas& canvas);
 
 /// A colour in the legend: its meaning and its CSS class.

@@ -250,7 +250,7 @@ Chart step_history_chart(const Comparison& comparison) {
     if (curve.points.size() > 1) chart.curves.push_back(std::move(curve));
   }
   return line_chart("Step time over the run",
-                    "At most 512 steps of a run, as many steps apart.",
+                    "At most 512 steps of a run, at equal intervals.",
                     std::move(chart));
 }
 

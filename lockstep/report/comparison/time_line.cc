@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -86,15 +89,36 @@ class Flattening {
   std::vector<Block> blocks_;
 };
 
-// Returns the time in which `block` and one of `others` overlap. The blocks of
-// `others` don't overlap each other.
-double overlap(const Block& block, const std::vector<Block>& others) {
-  double sum = 0;
-  for (const Block& other : others) {
-    sum += std::max(0.0, std::min(block.end_s, other.end_s) -
-                             std::max(block.begin_s, other.begin_s));
+enum class Activity : size_t { kSending, kWaiting, kComputing };
+
+Activity activity_of(const Block& block) {
+  if (block.kind == kWait) return Activity::kWaiting;
+  return block.kind == kAllReduce ? Activity::kSending : Activity::kComputing;
+}
+
+// The moment at which a block of a rank begins (+1) or ends (-1).
+struct Edge {
+  double moment_s = 0;
+  Activity activity = Activity::kComputing;
+  int change = 0;
+};
+
+// Adds the communication of one rank to `time`. Lanes do several things at the
+// same time, for example if one waits for another one that sends. Each moment
+// counts only once.
+void add_communication(std::vector<Edge> edges, CommunicationTime& time) {
+  std::ranges::sort(edges, {}, &Edge::moment_s);
+  std::array<int, 3> lanes{};
+  double last_s = 0;
+  for (const Edge& edge : edges) {
+    const auto [sending, waiting, computing] = lanes;
+    const double passed_s = edge.moment_s - last_s;
+    if (sending + waiting > 0) time.total_s += passed_s;
+    if (sending == 0 && waiting > 0) time.wait_s += passed_s;
+    if (sending + waiting > 0 && computing > 0) time.hidden_s += passed_s;
+    lanes.at(static_cast<size_t>(edge.activity)) += edge.change;
+    last_s = edge.moment_s;
   }
-  return sum;
 }
 
 // Removes the kinds of blocks on which the ranks spent little time.
@@ -115,9 +139,26 @@ void drop_trifles(TimeLine& line) {
   std::erase_if(line.rows, [](const auto& row) { return row.blocks.empty(); });
 }
 
+// Returns the numbers of the lanes in the order of their first use, except that
+// those of devices are in the order of the devices: "cpu:2" before "cpu:10".
+std::vector<size_t> lanes_in_order(const std::vector<std::string>& lanes) {
+  std::vector<size_t> order(lanes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<size_t> devices;
+  std::ranges::copy_if(order, std::back_inserter(devices), [&](size_t lane) {
+    return lanes[lane].find(':') != std::string::npos;
+  });
+  const std::vector<size_t> places = devices;
+  std::ranges::sort(devices, {}, [&](size_t lane) {
+    return std::pair(lanes[lane].size(), lanes[lane]);
+  });
+  for (size_t i = 0; i < places.size(); ++i) order[places[i]] = devices[i];
+  return order;
+}
+
 std::vector<TimeLineRow> rows_of(const RankTrace& rank) {
   std::vector<TimeLineRow> rows;
-  for (size_t lane = 0; lane < rank.log.lanes.size(); ++lane) {
+  for (const size_t lane : lanes_in_order(rank.log.lanes)) {
     Flattening flattening;
     for (const Span& span : rank.log.spans) {
       if (span.lane != lane || span.category == TraceCategory::kStep) continue;
@@ -174,24 +215,18 @@ std::vector<TimeLine> time_lines(const Comparison& comparison) {
 }
 
 CommunicationTime communication_of(const TimeLine& line) {
+  std::map<int64_t, std::vector<Edge>> edges;
+  for (const auto& row : line.rows) {
+    auto& own = edges[row.rank];
+    for (const Block& block : row.blocks) {
+      const Activity activity = activity_of(block);
+      own.push_back({block.begin_s, activity, 1});
+      own.push_back({block.end_s, activity, -1});
+    }
+  }
   CommunicationTime time;
-  std::map<int64_t, std::vector<Block>> computed;
-  for (const auto& row : line.rows) {
-    auto& blocks = computed[row.rank];
-    for (const Block& block : row.blocks) {
-      if (!is_communication(block)) blocks.push_back(block);
-    }
-  }
-  for (const auto& row : line.rows) {
-    for (const Block& block : row.blocks) {
-      if (!is_communication(block)) continue;
-      time.total_s += block.seconds();
-      if (block.kind == kWait) time.wait_s += block.seconds();
-      time.hidden_s += overlap(block, computed[row.rank]);
-    }
-  }
-  const double ranks =
-      static_cast<double>(std::max<size_t>(computed.size(), 1));
+  for (auto& [rank, own] : edges) add_communication(std::move(own), time);
+  const double ranks = static_cast<double>(std::max<size_t>(edges.size(), 1));
   return {.total_s = time.total_s / ranks,
           .wait_s = time.wait_s / ranks,
           .hidden_s = time.hidden_s / ranks};

@@ -26,10 +26,12 @@ a { color: var(--link); }
 .skip:focus { left: 0; }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .method, footer { color: var(--muted); font-size: 0.85rem; }
+footer { margin-top: 1.5rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; padding: 0;
   margin: 0.8rem 0; list-style: none; }
 nav a { display: inline-block; padding: 0.2rem 0; }
 .scroll { overflow-x: auto; max-width: 100%; }
+.scroll + .scroll { margin-top: 1rem; }
 table { border-collapse: collapse; min-width: 100%;
   font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--muted); font-size: 0.85rem;
@@ -38,11 +40,13 @@ th, td { padding: 0.3rem 0.7rem 0.3rem 0; text-align: right;
   vertical-align: top; border-bottom: 1px solid var(--rule);
   white-space: pre; font-weight: 400; }
 th:last-child, td:last-child { padding-right: 0; }
-thead th { color: var(--muted); font-weight: 500; font-size: 0.85rem; }
+thead th { color: var(--muted); font-weight: 500; font-size: 0.85rem;
+  white-space: normal; vertical-align: bottom; }
 .left { text-align: left; }
 .prose th, .prose td { white-space: normal; overflow-wrap: anywhere;
   min-width: 7rem; text-align: left; }
-tbody th { text-align: left; white-space: normal; overflow-wrap: anywhere;
+td.left { white-space: normal; }
+tbody th { text-align: left; white-space: normal; overflow-wrap: break-word;
   min-width: 6rem; max-width: 12rem; }
 pre { margin: 0; padding: 0.6rem 0.8rem; background: var(--code);
   font: 13px/1.5 ui-monospace, monospace; }
@@ -56,6 +60,8 @@ svg { display: block; }
 .for-narrow { display: none; overflow-x: auto; }
 @media (max-width: 711px) {
   .for-wide { display: none; } .for-narrow { display: block; }
+  th, td { padding-right: 0.4rem; }
+  tbody th { min-width: 5.2rem; }
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 10.5pt; }
@@ -63,7 +69,8 @@ svg { display: block; }
   .for-wide { display: block; } .for-narrow { display: none; }
   .for-wide svg { max-width: 100%; height: auto; }
   .scroll { overflow: visible; }
-  th, td { white-space: pre-wrap; overflow-wrap: anywhere; }
+  th, td, .prose th, .prose td, tbody th { white-space: pre-wrap;
+    overflow-wrap: anywhere; min-width: 0; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere;
     border: 1px solid var(--rule); }
   figure, tr, pre, li { break-inside: avoid; }
@@ -119,6 +126,18 @@ size_t rows_of_group(const Section& section, size_t row) {
   return end - row;
 }
 
+// Returns `text` with a percent sign kept on the line of its number.
+std::string with_whole_percentages(const std::string& text) {
+  std::string result;
+  size_t begin = 0;
+  for (size_t space = 0;
+       (space = text.find(" %", begin)) != std::string::npos;) {
+    result += text.substr(begin, space - begin) + "\xc2\xa0%";  // U+00A0
+    begin = space + 2;
+  }
+  return result + text.substr(begin);
+}
+
 std::string body_rows(const Section& section,
                       const std::vector<bool>& has_names) {
   std::string html = "<tbody>\n";
@@ -129,8 +148,10 @@ std::string body_rows(const Section& section,
       if (column == 0 && cells[0].empty() && row > 0) continue;
       if (column > 0) {
         const bool is_name = column < has_names.size() && has_names[column];
+        const std::string& cell = cells[column];
         html +=
-            fmt::format("<td{}>{}</td>", side(is_name), escaped(cells[column]));
+            fmt::format("<td{}>{}</td>", side(is_name),
+                        escaped(is_name ? with_whole_percentages(cell) : cell));
         continue;
       }
       const size_t count = rows_of_group(section, row);
@@ -190,7 +211,7 @@ void Page::add_list(const std::vector<std::string>& items) {
   if (items.empty()) return;
   add("<ul>\n");
   for (const auto& item : items) {
-    add(fmt::format("<li>{}</li>\n", escaped(item)));
+    add(fmt::format("<li>{}</li>\n", escaped(with_whole_percentages(item))));
   }
   add("</ul>\n");
 }
@@ -212,9 +233,9 @@ void Page::add_chart(const Chart& chart) {
       drawn(chart, kNarrowLayout, fmt::format("n{}", number)));
   if (!chart.figures.rows.empty()) {
     html += fmt::format(
-        "<details><summary>The figures of chart {} as a table</summary>\n{}"
-        "</details>\n",
-        number, table_of(chart.figures, /*is_prose=*/false));
+        "<details><summary>The figures of this chart as a table</summary>\n"
+        "{}</details>\n",
+        table_of(chart.figures, /*is_prose=*/false));
   }
   add(html + "</figure>\n");
 }

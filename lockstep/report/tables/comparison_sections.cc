@@ -139,15 +139,17 @@ Section limit_section(const Comparison& comparison, int bar_width) {
   }
   add_times("median step", [](const StepLimit& limit) { return limit.step_s; });
   add_times("memory alone", &StepLimit::memory_s);
-  add_row("products of a step", [](const StepLimit& limit) {
-    return fmt::format("{} at {:.0f} GFLOP/s", limit.products,
+  // A page has no room for these cells on one line each.
+  const char* gap = bar_width > 0 ? " " : "\n";
+  add_row("products of a step", [&](const StepLimit& limit) {
+    return fmt::format("{}{}at {:.0f} GFLOP/s", limit.products, gap,
                        limit.products_alone_s > 0
                            ? limit.flops / limit.products_alone_s / 1e9
                            : 0);
   });
-  add_row("memory of a step", [](const StepLimit& limit) {
-    return fmt::format("{} at {:.1f} GB/s",
-                       bytes_text(static_cast<int64_t>(limit.bytes)),
+  add_row("memory of a step", [&](const StepLimit& limit) {
+    return fmt::format("{}{}at {:.1f} GB/s",
+                       bytes_text(static_cast<int64_t>(limit.bytes)), gap,
                        limit.bytes_per_s / 1e9);
   });
   return section;

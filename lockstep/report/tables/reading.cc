@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/terminal.h"
+#include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
@@ -261,9 +262,24 @@ std::string headline(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     devices = std::max(devices, run.report.devices.size());
   }
+  const std::string counted_devices =
+      counted(static_cast<int64_t>(devices), "device");
+  std::vector<std::string> models;
+  bool has_same_work = true;
+  for (const auto& run : comparison.runs) {
+    has_same_work &= differences_of_work(first, run.report).empty();
+    if (std::ranges::find(models, run.report.model) == models.end()) {
+      models.push_back(run.report.model);
+    }
+  }
+  if (!has_same_work) {
+    return fmt::format("{} runs with different work: {}; {}",
+                       comparison.runs.size(), fmt::join(models, ", "),
+                       counted_devices);
+  }
   return fmt::format("{} ({} parameters), batch of {}, {}", first.model,
                      format_count(first.parameters), first.batch_size,
-                     counted(static_cast<int64_t>(devices), "device"));
+                     counted_devices);
 }
 
 std::string method(const Comparison& comparison) {

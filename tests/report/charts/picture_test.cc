@@ -11,6 +11,7 @@
 #include "lockstep/report/charts/canvas.h"
 #include "lockstep/report/charts/charts.h"
 #include "tests/report/canned.h"
+#include "tests/report/texts.h"
 
 namespace lockstep::report {
 namespace {
@@ -94,6 +95,23 @@ TEST(Picture, WritesNoColumnOverAnother) {
     }
   }
   EXPECT_GT(cells, 7 * 7u);
+}
+
+// The phases of canned runs leave out a tenth of the mean step.
+TEST(PhaseChart, ShowsTheWholeMeanStep) {
+  const std::string svg = drawn(phase_chart(canned_comparison()));
+  EXPECT_TRUE(contains(svg, ">other: 3.00 ms (10 %)</title>")) << svg;
+  EXPECT_TRUE(contains(svg, ">30.0 ms</text>")) << svg;
+}
+
+TEST(MemoryChart, NamesTheDeviceAfterALongNameOfARun) {
+  Comparison comparison;
+  comparison.runs = {pool(kLockstep, three_rounds("ddp-loop-unfused", 0.1))};
+  Canvas canvas(kWideLayout);
+  memory_chart(comparison).draw(canvas);
+  const std::string svg = canvas.finish("chart", "title", "note");
+  EXPECT_TRUE(contains(svg, "… cpu:0</text>")) << svg;
+  EXPECT_TRUE(contains(svg, ">ddp-loop-unfused cpu:1: 8.0 MiB</title>"));
 }
 
 TEST(Svg, LeavesOutChartsOfWhatIsNotKnown) {

@@ -30,6 +30,19 @@ TEST(TimeLine, HasARowForEachLaneOfEachRankThatDidSomething) {
                                       "rank 1  cpu:0", "rank 1  all-reduce"}));
 }
 
+TEST(TimeLine, ShowsDevicesInTheirOrder) {
+  ComparedRun run{.engine = kLockstep};
+  run.time_line = {canned_trace(0, 25)};
+  auto& log = run.time_line[0].log;
+  log.lanes = {"main", "cpu:10", "all-reduce", "cpu:2"};
+  log.spans.push_back(canned_span(3, "forward", TraceCategory::kCompute, 0, 8));
+  std::vector<std::string> labels;
+  for (const auto& row : time_line_of(run).rows) labels.push_back(row.label);
+  EXPECT_EQ(labels,
+            (std::vector<std::string>{"rank 0  cpu:2", "rank 0  all-reduce",
+                                      "rank 0  cpu:10"}));
+}
+
 TEST(TimeLine, CutsAnOuterSpanAroundAnInnerOne) {
   const TimeLine drawn = line();
   std::string found;
@@ -72,6 +85,18 @@ TEST(TimeLine, CountsWhatCommunicationHidesBehindComputing) {
   EXPECT_NEAR(time.total_s, 0.007, 1e-9);
   EXPECT_NEAR(time.wait_s, 0.004, 1e-9);
   EXPECT_NEAR(time.hidden_s, 0.0025, 1e-9);
+}
+
+TEST(TimeLine, CountsAMomentOnceIfALaneWaitsForAnotherOneThatSends) {
+  ComparedRun run{.engine = kLockstep};
+  run.report.strategy = "ddp";
+  run.time_line = {canned_trace(0, 25)};
+  auto& spans = run.time_line[0].log.spans;
+  spans.push_back(canned_span(0, "wait", TraceCategory::kWait, 24, 32));
+  const auto time = communication_of(time_line_of(run));
+  EXPECT_NEAR(time.total_s, 0.008, 1e-9);
+  EXPECT_NEAR(time.wait_s, 0.005, 1e-9);
+  EXPECT_NEAR(time.hidden_s, 0.001, 1e-9);
 }
 
 TEST(TimeLine, IsThatOfTheMedianRound) {

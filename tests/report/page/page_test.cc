@@ -24,5 +24,14 @@ TEST(Page, GivesRowsWithoutANameToTheOneAbove) {
   EXPECT_FALSE(contains(html, "Empty"));
 }
 
+TEST(Page, KeepsAPercentSignOnTheLineOfItsNumber) {
+  Page page("heading", "lead");
+  page.begin_chapter("Reading");
+  page.add_list({"85 % of it, of 100 %", "no share"});
+  const std::string html = page.finish("title");
+  EXPECT_TRUE(contains(
+      html, "<li>85\xc2\xa0% of it, of 100\xc2\xa0%</li>\n<li>no share</li>"));
+}
+
 }  // namespace
 }  // namespace lockstep::report

@@ -89,8 +89,11 @@ TEST(Sections, ShowTheLimitOfThoseRunsThatHaveOne) {
   EXPECT_EQ(section.rows[3], (Row{"copies", "-"}));
   EXPECT_EQ(section.rows[8], (Row{"median step", "20.0 ms  100 %"}));
   EXPECT_EQ(section.rows[9], (Row{"memory alone", "4.19 ms   21 %"}));
-  EXPECT_EQ(section.rows[10], (Row{"products of a step", "20 at 200 GFLOP/s"}));
+  EXPECT_EQ(section.rows[10],
+            (Row{"products of a step", "20\nat 200 GFLOP/s"}));
   EXPECT_EQ(section.rows[11],
+            (Row{"memory of a step", "128.0 MiB\nat 32.0 GB/s"}));
+  EXPECT_EQ(limit_section(comparison, 4).rows[11],
             (Row{"memory of a step", "128.0 MiB at 32.0 GB/s"}));
 }
 

@@ -10,6 +10,15 @@
 namespace lockstep::report {
 namespace {
 
+TEST(Headline, NamesAllModelsOfDifferentWork) {
+  Comparison comparison = canned_comparison();
+  EXPECT_EQ(headline(comparison),
+            "mlp (6,307,850 parameters), batch of 64, 2 devices");
+  comparison.runs[2].report.model = "cnn";
+  EXPECT_EQ(headline(comparison),
+            "4 runs with different work: mlp, cnn; 2 devices");
+}
+
 TEST(Reading, SaysWhichDeviceIsFullerAndByHowMuch) {
   const std::string text = joined(reading(canned_comparison()));
   EXPECT_TRUE(
