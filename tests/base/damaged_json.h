@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// Expects that `read` reads the document or throws an Error that has none of a
-/// library's words.
+/// Expects that `read` reads the document or throws an Error in which a
+/// library's words don't occur.
 inline void expect_own_error(
     const nlohmann::json& document, const std::string& what,
     const std::function<void(const nlohmann::json&)>& read) {
