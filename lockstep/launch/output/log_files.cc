@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <string_view>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_lock.h"
 #include "lockstep/base/host_identity.h"
 
 namespace lockstep::launch {
@@ -55,7 +55,7 @@ FileDescriptor lock_of_dead(const std::string& folder) {
                              O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   const bool is_dead = lock.is_open() && ::fstat(lock.get(), &facts) == 0 &&
                        S_ISREG(facts.st_mode) && is_ours(facts) &&
-                       ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
+                       try_lock(lock) == FileLock::kHeld &&
                        is_of_this_host(lock);
   return is_dead ? std::move(lock) : FileDescriptor();
 }
@@ -112,12 +112,14 @@ RunFolder::RunFolder() {
   remove_what_the_dead_left();
   path_ = make_unique_folder("temporary", temporary_files() + "/" + kPrefix);
   // The file is locked before it contains the host's name. Another run never
-  // takes a file without a name.
+  // takes a file without a name. Without locks it stays without a name, and the
+  // folder of a run that is killed stays.
   lock_ = FileDescriptor(::open((path_ + kLockName).c_str(),
                                 O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   const std::string host = host_name();
-  if (!lock_.is_open() || ::flock(lock_.get(), LOCK_EX) != 0 ||
-      ::write(lock_.get(), host.data(), host.size()) < 0) {
+  if (!lock_.is_open() ||
+      (try_lock(lock_) == FileLock::kHeld &&
+       ::write(lock_.get(), host.data(), host.size()) < 0)) {
     throw IoError({.code = ErrorCode::kFileAccess,
                    .what = "can't write in the temporary folder " + path_,
                    .got = std::strerror(errno),

@@ -1,17 +1,21 @@
 #include "lockstep/launch/output/log_files.h"
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/host_identity.h"
+#include "tests/base/refused_call.h"
 #include "tests/base/temporary_folder.h"
 
 namespace lockstep::launch {
@@ -100,6 +104,24 @@ TEST_F(RunFolders, OfAKilledRunAreRemovedByTheNext) {
   const RunFolder next;
   EXPECT_FALSE(fs::exists(other.path()));
   EXPECT_TRUE(fs::exists(next.path()));
+}
+
+// Lustre without -o flock, NFS without lockd.
+TEST_F(RunFolders, WorkOnAFileSystemWithoutLocks) {
+  for (const int error : {ENOSYS, ENOLCK, ENOTSUP}) {
+    with_refused_call(SYS_flock, error, [&] {
+      const RunFolder first;
+      const RunFolder second;
+      EXPECT_EQ(count(), 2);
+    });
+    EXPECT_EQ(count(), 0);
+  }
+  // Another host may have locks on the same files.
+  with_refused_call(SYS_flock, ENOLCK, [&] {
+    const RunFolder first;
+    std::thread([] { const RunFolder second; }).join();
+    EXPECT_EQ(count(), 1);
+  });
 }
 
 TEST_F(RunFolders, ThatAreToBeKeptStay) {
