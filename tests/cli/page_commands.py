@@ -113,7 +113,8 @@ def problems_of(page, folder_of_programs):
                 print(f"not run  {command}", flush=True)
                 continue
             if export := re.match(r"export (\w+)='?([^']*)'?$", instead):
-                environment[export.group(1)] = export.group(2)
+                environment[export.group(1)] = export.group(2).replace(
+                    "$PWD", folder)
                 continue
             code, output = run(instead, folder, environment)
             print(f"{code:<3}      {instead}", flush=True)

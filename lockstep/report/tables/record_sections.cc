@@ -99,6 +99,7 @@ const std::vector<Fact<Environment>>& environment_facts() {
 template <class From>
 using Column = std::pair<std::string, const From*>;
 
+// Leaves out facts that no column knows.
 template <class From>
 Section facts_section(const char* title, const std::vector<Fact<From>>& facts,
                       const std::vector<Column<From>>& columns) {
@@ -107,7 +108,10 @@ Section facts_section(const char* title, const std::vector<Fact<From>>& facts,
   for (const auto& [name, fact] : facts) {
     std::vector<std::string> row{name};
     for (const auto& [label, from] : columns) row.push_back(fact(*from));
-    section.rows.push_back(std::move(row));
+    const auto known = std::ranges::find_if(
+        row.begin() + 1, row.end(),
+        [](const std::string& cell) { return cell != "-"; });
+    if (known != row.end()) section.rows.push_back(std::move(row));
   }
   return section;
 }

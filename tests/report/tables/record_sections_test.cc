@@ -22,5 +22,17 @@ TEST(EnvironmentSection, HasOneColumnForRunsThatHadTheSame) {
             (std::vector<std::string>{"Fact", "single, dp", "ddp"}));
 }
 
+TEST(WorkSection, LeavesOutFactsThatNoRunHas) {
+  Comparison comparison;
+  comparison.runs = {pool(kLockstep, {canned_round("single", {0.1})}),
+                     pool(kLockstep, {canned_round("dp", {0.1})})};
+  const auto last_row = [&] { return work_section(comparison).rows.back(); };
+  EXPECT_EQ(last_row(),
+            (std::vector<std::string>{"Lockstep", "0.1.0", "0.1.0"}));
+  comparison.runs[1].report.parameter_sha256 = "1f2e";
+  EXPECT_EQ(last_row(), (std::vector<std::string>{"SHA-256 of the parameters",
+                                                  "-", "1f2e"}));
+}
+
 }  // namespace
 }  // namespace lockstep::report
