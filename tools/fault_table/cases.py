@@ -12,7 +12,6 @@ import tempfile
 import time
 
 from fault_table import places
-from fault_table.faults import FAULTS
 from fault_table.forwarder import TO_CLIENT, TO_SERVER, Forwarder
 from fault_table.job import (Job, digest_in, first_news, is_alive,
                              reset_connections, steps_in, wait_until)
@@ -57,26 +56,26 @@ def free_port():
 class Case:
     """One fault in one phase, in a separate folder."""
 
+    deadline_s = DEADLINE_S
+
     def __init__(self, programs, fault, phase, folder):
         self.lockstep, self.faulty = programs
-        self.outcome = Outcome(fault, phase)
+        self.fault = fault
+        self.outcome = Outcome(fault.name, phase)
         self.folder = pathlib.Path(folder)
         self.run_folder = self.folder / "run"
         self.run_folder.mkdir()
-        self.deadline = time.monotonic() + DEADLINE_S
+        self.deadline = time.monotonic() + self.deadline_s
         self.place = None
         self.forwarder = None
         self.lines = []
         self.port = free_port()
         self.gone_at = None
-
-    @property
-    def fault(self):
-        return FAULTS[self.outcome.fault]
+        self.ended_at = None
 
     @property
     def name(self):
-        return self.outcome.fault
+        return self.fault.name
 
     def environment(self):
         # The evaluation comes after the last step.
@@ -103,23 +102,31 @@ class Case:
 
     def start_node(self, node):
         """Starts one of two agents, each with one rank."""
-        prefix = self.place.hosts[node].prefix() if self.place else []
+        return Job([*self.prefix(node), str(self.lockstep), "run",
+                    *self.meeting(node), "--pin-cores", "off",
+                    "--secret-file", self.secret_file(),
+                    "--", *training(self.faulty, self.run_folder,
+                                    *self.fault.options)],
+                   self.environment())
+
+    def prefix(self, node):
+        """Returns the words that run a command on the host of a node."""
+        return self.place.hosts[node].prefix() if self.place else []
+
+    def meeting(self, node):
+        """Returns the options with which the agents of two nodes meet."""
         address = places.ADDRESS if self.place else "127.0.0.1"
         port = (self.forwarder.port if self.forwarder and node == 1
                 else self.port)
         conf = self.fault.conf
-        meeting = ["--master-addr", address, "--master-port", str(port)]
+        where = ["--master-addr", address, "--master-port", str(port)]
         if self.fault.rendezvous == "c10d":
             conf += ",is_host=" + ("true" if node == 0 else "false")
-            meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint",
-                       f"{address}:{port}", "--rdzv-id", "faults"]
-        return Job([*prefix, str(self.lockstep), "run", "--max-restarts", "3",
-                    "--nnodes", "2", "--node-rank", str(node),
-                    "--nproc-per-node", "1", *meeting, "--rdzv-conf", conf,
-                    "--pin-cores", "off", "--secret-file", self.secret_file(),
-                    "--", *training(self.faulty, self.run_folder,
-                                    *self.fault.options)],
-                   self.environment())
+            where = ["--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     f"{address}:{port}", "--rdzv-id", "faults"]
+        return ["--max-restarts", "3", "--nnodes", "2", "--node-rank",
+                str(node), "--nproc-per-node", "1", *where,
+                "--rdzv-conf", conf]
 
     def secret_file(self):
         """Returns the job's secret file, which only this user can read."""
@@ -163,6 +170,7 @@ class Case:
             for job in jobs:
                 job.end()
         self.outcome.codes += codes
+        self.ended_at = max(job.ended_at for job in jobs)
         self.lines += sorted(line for job in jobs for line in job.lines)
         if None in codes:
             self.outcome.problem = "hangs"
@@ -257,6 +265,10 @@ class Case:
         (self.folder / "done").touch()
         self.outcome.commands += 1
         jobs.append(self.start_node(0))
+        if self.fault.node_1_before == "killed":
+            jobs[1].process.kill()
+        elif self.fault.node_1_before == "ends":
+            wait_until(jobs[1].is_over, self.deadline)
         time.sleep(self.fault.node_1_after_s)
         jobs.append(self.start_node(1))
 
@@ -298,6 +310,11 @@ class Case:
             return None
         return int(words[0]) / 1e9 if words else None
 
+    @staticmethod
+    def is_restart(text):
+        """Returns whether an agent says in this line that it restarts ranks."""
+        return "(restart " in text
+
     def measure(self):
         """Computes the outcome from the lines."""
         outcome = self.outcome
@@ -305,13 +322,15 @@ class Case:
         if at is None:
             outcome.problem = outcome.problem or "the fault never came"
             return outcome
-        told = [text for _, text in self.lines if "(restart " in text]
+        told = [text for _, text in self.lines if self.is_restart(text)]
         outcome.restarts = len(told)
         outcome.waited = any(" for it" in text or " for them" in text
                              for text in told)
         news = first_news(self.lines, at)
         if self.gone_at and (not news or self.gone_at < news[0]):
             news = (self.gone_at, "all workers are gone")
+        if None not in outcome.codes:
+            outcome.done_s = self.ended_at - at
         since = news[0] if news else at
         outcome.detected_s = news[0] - at if news else None
         outcome.said = news[1] if news else ""
@@ -349,10 +368,10 @@ class Case:
         return ""
 
 
-def run_case(programs, fault, phase, quiet_digest):
+def run_case(programs, fault, phase, quiet_digest, kind=Case):
     """Runs a case. Returns the outcome, with any problem, and the lines."""
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
-        case = Case(programs, fault, phase, folder)
+        case = kind(programs, fault, phase, folder)
         outcome = case.run()
     if not outcome.problem and digest_in(case.lines) != quiet_digest:
         outcome.problem = "different digest"

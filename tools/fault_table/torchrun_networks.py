@@ -1,0 +1,121 @@
+"""The faults of two nodes and their network, with PyTorch's torchrun."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import tempfile
+import time
+
+from fault_table import cases, places
+from fault_table.faults import FAULTS
+from fault_table.job import Job, digest_in, wait_until
+from fault_table.random_kills import SCRIPT, TORCHRUN_ENVIRONMENT
+
+PHASE = "all-reduce"
+# At its end, an agent of torchrun waits up to 300 s for the others.
+DEADLINE_S = 400
+BATCH_SIZE = 8
+# As for the ranks of Lockstep: longer than a hole.
+RANK_TIMEOUT_S = 60
+FOLDER_VARIABLE = "LOCKSTEP_FAULT_FOLDER"
+
+
+def training(folder):
+    """Returns the script with its arguments."""
+    return [str(SCRIPT), "--batch-size", str(BATCH_SIZE), "--max-steps",
+            str(cases.STEPS), "--checkpoint-every",
+            str(cases.CHECKPOINT_EVERY), "--timeout", str(RANK_TIMEOUT_S),
+            "--out-dir", str(folder)]
+
+
+def end_processes_of(folder):
+    """Ends the processes of a case that outlived their agents."""
+    word = f"{FOLDER_VARIABLE}={folder}".encode()
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if word in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+class TorchrunCase(cases.Case):
+    """A fault of two nodes whose agents are torchrun."""
+
+    deadline_s = DEADLINE_S
+
+    def environment(self):
+        name, _, value = TORCHRUN_ENVIRONMENT.partition("=")
+        return {FOLDER_VARIABLE: str(self.folder), name: value,
+                "GLOO_SOCKET_IFNAME": "wire" if self.place else "lo"}
+
+    def start_node(self, node):
+        """Starts one of two agents, each with one rank."""
+        local = f"10.213.0.{node + 1}" if self.place else "127.0.0.1"
+        torchrun = self.lockstep
+        return Job([*self.prefix(node), str(torchrun), *self.meeting(node),
+                    "--local-addr", local, *training(self.run_folder),
+                    "--fault-folder", str(self.folder), "--fault-after",
+                    str(cases.FAULT_AFTER_STEPS)], self.environment())
+
+    def restart_nodes(self, jobs):
+        """Kills the agent of node 0 with its rank, as the end of a container
+        does, and starts it again. Starts that of node 1 again if it ends.
+        """
+        ranks = jobs[0].workers().values()
+        for pid in [jobs[0].pid, *ranks]:
+            os.kill(pid, signal.SIGKILL)
+        jobs[0].process.wait()
+        self.gone_at = time.monotonic()
+        (self.folder / "done").touch()
+        self.outcome.commands += 1
+        jobs.append(self.start_node(0))
+        wait_until(lambda: jobs[1].is_over() or jobs[2].is_over(),
+                   self.deadline)
+        if jobs[1].is_over() and jobs[1].process.returncode != 0:
+            time.sleep(self.fault.node_1_after_s)
+            jobs.append(self.start_node(1))
+
+    def run(self):
+        try:
+            return super().run()
+        finally:
+            end_processes_of(self.folder)
+
+    @staticmethod
+    def is_restart(text):
+        return "resumed from" in text
+
+    def difference(self):
+        """Returns how the run ends if it doesn't end well."""
+        code = self.outcome.codes[-1]
+        return f"ends with {code}" if code != 0 else ""
+
+    def run_once(self):
+        is_last = super().run_once()
+        if self.outcome.problem == "hangs":
+            self.outcome.problem = f"not done after {DEADLINE_S} s"
+        return is_last
+
+
+def quiet_digest(torchrun):
+    """Returns the digest of a run without a fault."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
+        job = Job([str(torchrun), "--standalone", "--nproc-per-node", "2",
+                   *training(folder)])
+        if job.wait(time.monotonic() + DEADLINE_S) != 0:
+            raise RuntimeError("\n".join(text for _, text in job.lines))
+    return digest_in(job.lines)
+
+
+def network_faults():
+    """Returns the faults of the table of two nodes."""
+    return [fault for fault in FAULTS.values() if fault.is_of_network]
+
+
+def run_fault(torchrun, fault, digest):
+    """Runs a fault. Returns the outcome and the lines."""
+    return cases.run_case((torchrun, None), fault, PHASE, digest, TorchrunCase)
+
+
+def can_run(fault):
+    return not fault.needs_root or places.can_make()
