@@ -110,10 +110,9 @@ def torchrun_table(arguments):
     ours.
     """
     patterns = arguments.only.split(",")
-    chosen = [fault for fault in FAULTS.values() if fault.is_of_network
-              and networks.can_run(fault)
-              and any(fnmatch.fnmatch(slug(fault.name, networks.PHASE), p)
-                      for p in patterns)]
+    chosen = [fault for fault in networks.network_faults()
+              if any(fnmatch.fnmatch(slug(fault.name, networks.PHASE), p)
+                     for p in patterns)]
     digest = networks.quiet_digest(arguments.torchrun)
     outcomes = []
     for number, fault in enumerate(chosen, 1):
@@ -124,7 +123,8 @@ def torchrun_table(arguments):
         if arguments.verbose:
             print("\n".join(f"    {at:.3f} {text}" for at, text in lines))
     if arguments.page:
-        page.write_torchrun(arguments.page, outcomes, arguments.torchrun)
+        page.write_torchrun(arguments.page, outcomes,
+                            networks.version(arguments.torchrun))
 
 
 def main():

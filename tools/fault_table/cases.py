@@ -77,14 +77,18 @@ class Case:
     def name(self):
         return self.fault.name
 
-    def environment(self):
-        # The evaluation comes after the last step.
-        step = {"start": 0, "evaluate": STEPS}.get(
-            self.outcome.phase, FAULT_AFTER_STEPS)
+    def fault_step(self):
+        """Returns the number of steps before the fault."""
         if self.name == "torn checkpoint":
-            step = 2 * CHECKPOINT_EVERY + 1
+            return 2 * CHECKPOINT_EVERY + 1
+        # The evaluation comes after the last step.
+        return {"start": 0, "evaluate": STEPS}.get(self.outcome.phase,
+                                                   FAULT_AFTER_STEPS)
+
+    def environment(self):
         return {"LOCKSTEP_FAULT": f"{self.fault.kind}@{self.outcome.phase}:"
-                                  f"step={step}:rank={self.fault.rank}",
+                                  f"step={self.fault_step()}:"
+                                  f"rank={self.fault.rank}",
                 "LOCKSTEP_FAULT_FOLDER": str(self.folder)}
 
     def start(self):
@@ -331,11 +335,14 @@ class Case:
             news = (self.gone_at, "all workers are gone")
         if None not in outcome.codes:
             outcome.done_s = self.ended_at - at
-        since = news[0] if news else at
+        since, done = (news[0] if news else at), 0
+        if outcome.gone_on_by() == "itself":
+            # It has never stopped. The line of the step before may come late.
+            since, done = at, self.fault_step()
         outcome.detected_s = news[0] - at if news else None
         outcome.said = news[1] if news else ""
         steps = steps_in(self.lines)
-        after = [pair for pair in steps if pair[0] > since]
+        after = [pair for pair in steps if pair[0] > since and pair[1] > done]
         before = max((n for when, n in steps if when <= since), default=0)
         ends = [when for when, text in self.lines
                 if when > since and "parameter_sha256" in text]

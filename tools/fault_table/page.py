@@ -18,11 +18,12 @@ and the parameters at the end are those of the run without the fault, to the
 bit.** `make faults` injects a fault at an exact place of a small run, in {count}
 cases, measures the outcome, and fails if one is different. {result}
 
-The tables: [{phases} cases](#each-phase-of-a-run) are faults in each phase of a
-run, and [{networks}](#two-nodes) are faults of the network between two nodes,
-or of node 0. After them, there are
-[restarts of nodes](#node-0-killed-and-started-again) and
-[random kills](#random-kills). The times are those of one machine.
+- [Each phase of a run](#each-phase-of-a-run): {phases}
+- [Two nodes](#two-nodes): {networks} in which their network fails, or node 0
+- [Node 0 killed and started again](#node-0-killed-and-started-again)
+- [Random kills](#random-kills)
+
+The times are those of one machine.
 """
 
 PHASES_TITLE = "## Each phase of a run"
@@ -173,7 +174,7 @@ def version(program):
 def wrap(text):
     """Wraps prose at 80 columns."""
     paragraphs = (textwrap.fill(part, 80, break_on_hyphens=False)
-                  if not part.startswith("#") else part
+                  if not part.startswith(("#", "- ")) else part
                   for part in text.strip().split("\n\n"))
     return "\n\n".join(paragraphs) + "\n\n"
 
@@ -193,6 +194,10 @@ def notes(outcomes):
              for fault, note in NOTES.items()
              if any(outcome.fault == fault for outcome in outcomes)]
     return "\nNotes on the rows:\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def counted(number, noun):
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def result_of(outcomes, noun):
@@ -257,7 +262,7 @@ def networks_text(outcomes, where, old):
     return text + ("\n" + begins + torchrun if begins else "")
 
 
-def torchrun_text(outcomes, torchrun, old):
+def torchrun_text(outcomes, torch_version, old):
     """Returns the section of two nodes with our part of the old one."""
     rows = rows_in(old)
     missing = (len(OUR_COLUMNS) * ("–",), ())
@@ -269,12 +274,8 @@ def torchrun_text(outcomes, torchrun, old):
     last = before.rfind("\n|")
     head = before[:first.start()] if first else before
     end = before[before.index("\n", last + 1) + 1:] if first else ""
-    python = torchrun.with_name("python")
-    version = subprocess.run(
-        [str(python), "-c", "import torch; print(torch.__version__)"],
-        capture_output=True, text=True, check=True).stdout.strip()
     return head + networks_table(rows) + end.rstrip("\n") + "\n\n" + wrap(TORCHRUN.format(
-        version=f"PyTorch {version}", machine=machine(),
+        version=f"PyTorch {torch_version}", machine=machine(),
         deadline=torchrun_networks.DEADLINE_S))
 
 
@@ -340,7 +341,8 @@ def write_faults(path, outcomes, program):
         is_network = FAULTS[outcome.fault].is_of_network
         (networks if is_network else phases).append(outcome)
     sections[""] = wrap(HEAD.format(
-        count=len(outcomes), phases=len(phases), networks=len(networks),
+        count=len(outcomes), phases=counted(len(phases), "case"),
+        networks=counted(len(networks), "case"),
         result=result_of(outcomes, "cases")))
     where = f"{machine()}, {version(program)}"
     sections[PHASES_TITLE] = phases_text(phases, where)
@@ -349,11 +351,11 @@ def write_faults(path, outcomes, program):
     write(path, sections)
 
 
-def write_torchrun(path, outcomes, torchrun):
+def write_torchrun(path, outcomes, torch_version):
     """Writes torchrun's part of the table of two nodes."""
     sections = sections_of(path)
     sections[NETWORKS_TITLE] = torchrun_text(
-        outcomes, torchrun, sections.get(NETWORKS_TITLE, ""))
+        outcomes, torch_version, sections.get(NETWORKS_TITLE, ""))
     write(path, sections)
 
 

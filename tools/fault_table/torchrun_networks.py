@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import subprocess
 import tempfile
 import time
 
@@ -107,15 +108,20 @@ def quiet_digest(torchrun):
     return digest_in(job.lines)
 
 
+def version(torchrun):
+    """Returns the version of the PyTorch that has this torchrun."""
+    return subprocess.run(
+        [str(torchrun.with_name("python")), "-c",
+         "import torch; print(torch.__version__)"],
+        capture_output=True, text=True, check=True).stdout.strip()
+
+
 def network_faults():
-    """Returns the faults of the table of two nodes."""
-    return [fault for fault in FAULTS.values() if fault.is_of_network]
+    """Returns the faults of the table of two nodes that can be tried here."""
+    return [fault for fault in FAULTS.values() if fault.is_of_network
+            and (not fault.needs_root or places.can_make())]
 
 
 def run_fault(torchrun, fault, digest):
     """Runs a fault. Returns the outcome and the lines."""
     return cases.run_case((torchrun, None), fault, PHASE, digest, TorchrunCase)
-
-
-def can_run(fault):
-    return not fault.needs_root or places.can_make()
