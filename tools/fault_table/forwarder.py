@@ -53,8 +53,8 @@ class Forwarder:
     def reset(self):
         """Resets all connections. New ones are possible."""
         with self.lock:
-            for pipe in self.pipes:
-                self.end(pipe.source, is_reset=True)
+            for pipe in self.pipes:  # some may have ended already
+                self.break_off(pipe)
             self.pipes = []
 
     def close(self):
