@@ -114,17 +114,16 @@ def torchrun_table(arguments):
               if any(fnmatch.fnmatch(slug(fault.name, networks.PHASE), p)
                      for p in patterns)]
     digest = networks.quiet_digest(arguments.torchrun)
-    outcomes = []
+    version = networks.version(arguments.torchrun)
     for number, fault in enumerate(chosen, 1):
         outcome, lines = networks.run_fault(arguments.torchrun, fault, digest)
-        outcomes.append(outcome)
         print(f"[faults] {number}/{len(chosen)} torchrun, {fault.name}:",
               " | ".join(outcome.network_cells()), flush=True)
         if arguments.verbose:
             print("\n".join(f"    {at:.3f} {text}" for at, text in lines))
-    if arguments.page:
-        page.write_torchrun(arguments.page, outcomes,
-                            networks.version(arguments.torchrun))
+        # Some rows take minutes, so each is written at once.
+        if arguments.page:
+            page.write_torchrun(arguments.page, [outcome], version)
 
 
 def main():

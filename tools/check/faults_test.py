@@ -2,6 +2,7 @@
 """Tests the page that tools/faults.py writes, and the plan of the restarts."""
 
 import pathlib
+import socket
 import sys
 import tempfile
 import unittest
@@ -11,6 +12,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 # pylint: disable=wrong-import-position
 from fault_table import node_restarts, page
 from fault_table.faults import FAULTS, PHASES, all_cases
+from fault_table.forwarder import Forwarder
 from fault_table.outcome import Outcome
 
 RESET = "agents' link reset, static"
@@ -119,6 +121,41 @@ class Plan(unittest.TestCase):
         self.assertEqual(len(networks), len(set(networks)))
         self.assertIn(RESET, networks)
         self.assertNotIn("cut link", networks)
+
+
+class Links(unittest.TestCase):
+
+    def setUp(self):
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(self.server.close)
+        self.forwarder = Forwarder(self.server.getsockname())
+        self.addCleanup(self.forwarder.close)
+
+    def connect(self):
+        """Returns both ends of a new connection, which carries bytes."""
+        ends = [socket.create_connection(("127.0.0.1", self.forwarder.port)),
+                self.server.accept()[0]]
+        for end in ends:
+            self.addCleanup(end.close)
+            end.settimeout(10)
+        ends[0].sendall(b"x")
+        self.assertEqual(ends[1].recv(1), b"x")
+        return ends
+
+    def test_new_connections_work_after_one_broke_in_one_direction(self):
+        self.server.settimeout(10)
+        self.connect()
+        with self.forwarder.lock:
+            self.forwarder.break_off(self.forwarder.pipes[1])
+        self.connect()
+
+    def test_a_reset_ends_both_ends_and_new_connections_work(self):
+        self.server.settimeout(10)
+        for end in self.connect():
+            self.forwarder.reset()
+            with self.assertRaises(ConnectionResetError):
+                end.recv(1)
+        self.connect()
 
 
 if __name__ == "__main__":
