@@ -55,6 +55,8 @@ class Page(unittest.TestCase):
         self.assertEqual(row(text, RESET),
                          ["0.50", "1.00", "itself", "0, 0", "same",
                           "0.50", "300.00", "itself", "0, 0", "ends with 1"])
+        self.assertIn("1 of 2 rows end with the same bits.",
+                      " ".join(text.split()))
         self.path.unlink()
         self.write_torchrun(*theirs)
         again = self.write_faults(*ours)

@@ -54,8 +54,8 @@ often. It has the same faults, `--max-restarts 3`, `--rdzv-conf` and time-out of
 the ranks, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` as
 [below](#random-kills). If node 0 is killed, its rank is killed as well, because
 torchrun's ranks outlive their agent, and node 1 is started again only if it
-ends. A row that is not done after {deadline} s is given up. Measured on
-{machine}.
+ends. At its end, an agent of torchrun waits up to 300 s for the other one. A row
+that is not done after {deadline} s is given up. {result} Measured on {machine}.
 """
 
 RESTARTS_TITLE = "## Node 0 killed and started again"
@@ -274,9 +274,12 @@ def torchrun_text(outcomes, torch_version, old):
     last = before.rfind("\n|")
     head = before[:first.start()] if first else before
     end = before[before.index("\n", last + 1) + 1:] if first else ""
+    ends = [theirs[-1] for _, theirs in rows.values() if theirs[-1] != "–"]
+    result = f"{ends.count('same')} of {len(ends)} rows end with the same bits."
     return head + networks_table(rows) + end.rstrip("\n") + "\n\n" + wrap(TORCHRUN.format(
         version=f"PyTorch {torch_version}", machine=machine(),
-        deadline=torchrun_networks.DEADLINE_S))
+        deadline=torchrun_networks.DEADLINE_S,
+        result=result))
 
 
 def restarts_text(results, where):
