@@ -79,6 +79,13 @@ def parse_arguments():
     return arguments
 
 
+def digest_for(arguments, programs):
+    """Returns the digest of a run without a fault."""
+    if arguments.digest:
+        return arguments.digest.read_text().strip()
+    return digest_in(cases.quiet_run(programs[0]))
+
+
 def table(arguments, programs):
     """Runs the cases. Returns the number of cases that failed."""
     patterns = arguments.only.split(",")
@@ -86,8 +93,7 @@ def table(arguments, programs):
               if any(fnmatch.fnmatch(slug(*case), p) for p in patterns)]
     if not chosen:
         sys.exit(f"[faults] no case is named {arguments.only}")
-    digest = (arguments.digest.read_text().strip() if arguments.digest
-              else digest_in(cases.quiet_run(programs[0])))
+    digest = digest_for(arguments, programs)
     outcomes = []
     for number, (fault, phase) in enumerate(chosen, 1):
         if FAULTS[fault].needs_root and not places.can_make():
@@ -158,6 +164,7 @@ def main():
         failed = len(problems)
     elif arguments.restarts:
         results = run_restarts(programs, arguments.restarts,
+                               digest_for(arguments, programs),
                                arguments.verbose)
         if arguments.page:
             page.write_restarts(arguments.page, results, programs[0])

@@ -7,7 +7,6 @@ import dataclasses
 from fault_table import cases
 from fault_table.faults import (BOTH_KILLED, DEFAULT_CONF, HOST_KILLED, LOST,
                                 PHASES, Fault)
-from fault_table.job import digest_in
 
 BACKENDS = ("static", "c10d")
 LONGEST_S = 8.0
@@ -40,11 +39,10 @@ def plan(count):
             for number in range(count)]
 
 
-def run_restarts(programs, count, verbose):
+def run_restarts(programs, count, digest, verbose):
     """Runs all restarts. Returns pairs of a restart and its outcomes by
     rendezvous.
     """
-    digest = digest_in(cases.quiet_run(programs[0]))
     results = []
     for number, restart in enumerate(plan(count), 1):
         outcomes = {}

@@ -64,7 +64,8 @@ RESTARTS = """
 {jobs} jobs with kill -9 while the rank of node 1 is *at* the given place, and
 starts it again at once, at the same address with the same command. The agent of
 node 1 *ends* by itself with exit code 75, or is *killed* as well, and is started
-again the given time later. That is what Kubernetes or a loop in a shell does.
+again the given time later. Steps are done again from the newest complete
+checkpoint. That is what Kubernetes or a loop in a shell does.
 {result} Measured on {machine}.
 """
 
@@ -197,6 +198,7 @@ def notes(outcomes):
 
 
 def counted(number, noun):
+    """Returns "1 case" or "2 cases"."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
@@ -226,19 +228,26 @@ def phases_text(outcomes, where):
     return text + table(columns, rows, {2, 3, 4}) + LEGEND + notes(outcomes)
 
 
-# The table of two nodes. Both launchers have a part of each row, and each part is
-# written without the other.
+# Both launchers have a part of each row of the table of two nodes, and each part
+# is written without the other.
 OUR_COLUMNS = ("recovered after (s)", "done after (s)", "by", "exit codes",
                "end")
 THEIR_COLUMNS = ("torchrun: recovered after (s)", *OUR_COLUMNS[1:])
 
 
-def rows_in(text):
-    """Returns the rows of a table of two nodes: two parts by fault."""
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines()
-             if line.startswith("| ")]
-    parts = len(OUR_COLUMNS) + 1
-    return {cells[0]: (cells[1:parts], cells[parts:]) for cells in lines[2:]}
+def network_parts(text):
+    """Returns the parts of the section of two nodes: what comes before its
+    table, the rows (both launchers' cells by fault), what comes after, and the
+    text on torchrun.
+    """
+    ours, begins, theirs = text.partition(TORCHRUN_BEGINS)
+    found = re.search(r"^(?:\|.*\n)+", ours, re.MULTILINE)
+    if not found:
+        return ours, {}, "", begins + theirs
+    cells = [line.strip("| ").split(" | ") for line in found[0].splitlines()]
+    end = len(OUR_COLUMNS) + 1
+    rows = {row[0]: (row[1:end], row[end:]) for row in cells[2:]}
+    return ours[:found.start()], rows, ours[found.end():], begins + theirs
 
 
 def networks_table(rows):
@@ -251,35 +260,28 @@ def networks_table(rows):
 
 def networks_text(outcomes, where, old):
     """Returns the section of two nodes with torchrun's part of the old one."""
-    theirs = rows_in(old)
-    missing = ((), len(THEIR_COLUMNS) * ("–",))
+    _, rows, _, torchrun = network_parts(old)
+    nothing = (None, len(THEIR_COLUMNS) * ("–",))
     rows = {outcome.fault: (outcome.network_cells(),
-                            theirs.get(outcome.fault, missing)[1])
+                            rows.get(outcome.fault, nothing)[1])
             for outcome in outcomes}
-    text = (wrap(NETWORKS.format(machine=where)) + networks_table(rows)
-            + notes(outcomes))
-    _, begins, torchrun = old.partition(TORCHRUN_BEGINS)
-    return text + ("\n" + begins + torchrun if begins else "")
+    return (wrap(NETWORKS.format(machine=where)) + networks_table(rows)
+            + notes(outcomes) + "\n" + torchrun)
 
 
 def torchrun_text(outcomes, torch_version, old):
     """Returns the section of two nodes with our part of the old one."""
-    rows = rows_in(old)
-    missing = (len(OUR_COLUMNS) * ("–",), ())
+    before, rows, after, _ = network_parts(old)
+    nothing = (len(OUR_COLUMNS) * ("–",), None)
     for outcome in outcomes:
-        ours, _ = rows.get(outcome.fault, missing)
-        rows[outcome.fault] = (ours, outcome.network_cells())
-    before, _, _ = old.partition(TORCHRUN_BEGINS)
-    first = re.search(r"^\| ", before, re.MULTILINE)
-    last = before.rfind("\n|")
-    head = before[:first.start()] if first else before
-    end = before[before.index("\n", last + 1) + 1:] if first else ""
+        rows[outcome.fault] = (rows.get(outcome.fault, nothing)[0],
+                               outcome.network_cells())
     ends = [theirs[-1] for _, theirs in rows.values() if theirs[-1] != "–"]
     result = f"{ends.count('same')} of {len(ends)} rows end with the same bits."
-    return head + networks_table(rows) + end.rstrip("\n") + "\n\n" + wrap(TORCHRUN.format(
-        version=f"PyTorch {torch_version}", machine=machine(),
-        deadline=torchrun_networks.DEADLINE_S,
-        result=result))
+    text = wrap(TORCHRUN.format(version=f"PyTorch {torch_version}",
+                                deadline=torchrun_networks.DEADLINE_S,
+                                result=result, machine=machine()))
+    return before + networks_table(rows) + after.rstrip("\n") + "\n\n" + text
 
 
 def restarts_text(results, where):
@@ -288,15 +290,14 @@ def restarts_text(results, where):
     text = wrap(RESTARTS.format(count=len(results), jobs=len(outcomes),
                                 result=result_of(outcomes, "jobs"),
                                 machine=where))
-    first, *others = node_restarts.BACKENDS
     columns = ["node 1", "again after (s)", "at"]
-    for backend in (first, *others):
+    for backend in node_restarts.BACKENDS:
         columns += [f"{backend}: recovered after (s)", "steps again", "end"]
     rows = []
     for restart, both in results:
         row = [restart.node_1_before, f"{restart.node_1_after_s:.1f}",
                restart.phase.replace("start", "start-up")]
-        for backend in (first, *others):
+        for backend in node_restarts.BACKENDS:
             _, _, recovered, again, _, _, end = both[backend].cells()
             row += [recovered, again, end]
         rows.append(row)
