@@ -225,7 +225,8 @@ class Case:
         elif self.fault.lasts_s:
             self.disturb_network(jobs)
         elif self.forwarder:
-            self.forwarder.reset()
+            if self.fault.is_reset:
+                self.forwarder.reset()
         elif self.name == "ranks' link reset":
             reset_connections(jobs[0].workers()[0], jobs[1].workers()[1])
         elif self.name == "full disk":

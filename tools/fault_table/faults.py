@@ -56,6 +56,8 @@ class Fault:
     # The agent of node 1 reaches the store over a forwarder that delays
     # everything by this time. None: there is no forwarder.
     delay_s: float | None = None
+    # The forwarder resets its connections.
+    is_reset: bool = False
     # Time for which the network carries nothing, or the agent is stopped.
     lasts_s: float = 0
     # The hosts whose packets are lost meanwhile.
@@ -107,9 +109,11 @@ def network_faults():
     for backend in ("static", "c10d"):
         agents = {**common, "delay_s": 0.0, "rendezvous": backend}
         yield Fault(f"agents' link reset, {backend}", ends=BOTH_ITSELF,
-                    **{**agents, "full": ("all-reduce",)})
+                    is_reset=True, **{**agents, "full": ("all-reduce",)})
         yield Fault(f"agents' link slow, {backend}", ends=BOTH_ITSELF,
                     **{**agents, "delay_s": 0.2})
+        yield Fault(f"agents' slow link reset, {backend}", ends=BOTH_ITSELF,
+                    is_reset=True, **{**agents, "delay_s": 0.2})
         for seconds in (2, 5, 10):
             yield Fault(f"agents' link silent for {seconds} s, {backend}",
                         ends=BOTH_ITSELF, **agents, lasts_s=seconds)
