@@ -69,6 +69,7 @@ class Case:
         self.place = None
         self.forwarder = None
         self.lines = []
+        self.agents = {}  # the newest agent of each node
         self.port = free_port()
         self.gone_at = None
         self.ended_at = None
@@ -101,17 +102,22 @@ class Case:
                      str(HANG_TIMEOUT_S), *train]
             if self.place:
                 words = [*self.place.prefix(), *words]
-            return [Job(words, self.environment())]
+            self.agents[0] = Job(words, self.environment())
+            return [self.agents[0]]
         return [self.start_node(node) for node in (0, 1)]
 
     def start_node(self, node):
         """Starts one of two agents, each with one rank."""
-        return Job([*self.prefix(node), str(self.lockstep), "run",
-                    *self.meeting(node), "--pin-cores", "off",
-                    "--secret-file", self.secret_file(),
-                    "--", *training(self.faulty, self.run_folder,
-                                    *self.fault.options)],
-                   self.environment())
+        self.agents[node] = Job(self.node_command(node), self.environment())
+        return self.agents[node]
+
+    def node_command(self, node):
+        """Returns the command of one of two agents."""
+        return [*self.prefix(node), str(self.lockstep), "run",
+                *self.meeting(node), "--pin-cores", "off",
+                "--secret-file", self.secret_file(),
+                "--", *training(self.faulty, self.run_folder,
+                                *self.fault.options)]
 
     def prefix(self, node):
         """Returns the words that run a command on the host of a node."""
@@ -178,8 +184,8 @@ class Case:
         self.lines += sorted(line for job in jobs for line in job.lines)
         if None in codes:
             self.outcome.problem = "hangs"
-        nodes = 2 if self.fault.two_nodes else 1
-        return None in codes or all(code == 0 for code in codes[-nodes:])
+        return None in codes or all(job.process.returncode == 0
+                                    for job in self.agents.values())
 
     def has_fired(self):
         return wait_until(lambda: self.fired_at() is not None, self.deadline)

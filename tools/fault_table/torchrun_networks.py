@@ -10,13 +10,15 @@ import time
 
 from fault_table import cases, places
 from fault_table.faults import FAULTS
-from fault_table.job import Job, digest_in, wait_until
+from fault_table.job import Job, digest_in
 from fault_table.random_kills import SCRIPT, TORCHRUN_ENVIRONMENT
 
 PHASE = "all-reduce"
 # At its end, an agent of torchrun waits up to 300 s for the others.
 DEADLINE_S = 400
 BATCH_SIZE = 8
+# Agents that one command starts: those of two nodes, and some again.
+MOST_AGENTS = 6
 # As for the ranks of Lockstep: longer than a hole.
 RANK_TIMEOUT_S = 60
 FOLDER_VARIABLE = "LOCKSTEP_FAULT_FOLDER"
@@ -49,32 +51,43 @@ class TorchrunCase(cases.Case):
         return {FOLDER_VARIABLE: str(self.folder), name: value,
                 "GLOO_SOCKET_IFNAME": "wire" if self.place else "lo"}
 
-    def start_node(self, node):
-        """Starts one of two agents, each with one rank."""
+    def node_command(self, node):
+        """Returns the command of one of two agents, each with one rank."""
         local = f"10.213.0.{node + 1}" if self.place else "127.0.0.1"
         torchrun = self.lockstep
-        return Job([*self.prefix(node), str(torchrun), *self.meeting(node),
-                    "--local-addr", local, *training(self.run_folder),
-                    "--fault-folder", str(self.folder), "--fault-after",
-                    str(cases.FAULT_AFTER_STEPS)], self.environment())
+        return [*self.prefix(node), str(torchrun), *self.meeting(node),
+                "--local-addr", local, *training(self.run_folder),
+                "--fault-folder", str(self.folder), "--fault-after",
+                str(cases.FAULT_AFTER_STEPS)]
+
+    def disturb(self, jobs):
+        super().disturb(jobs)
+        self.start_again(jobs)
 
     def restart_nodes(self, jobs):
         """Kills the agent of node 0 with its rank, as the end of a container
-        does, and starts it again. Starts that of node 1 again if it ends.
+        does.
         """
         ranks = jobs[0].workers().values()
         for pid in [jobs[0].pid, *ranks]:
             os.kill(pid, signal.SIGKILL)
         jobs[0].process.wait()
         self.gone_at = time.monotonic()
-        (self.folder / "done").touch()
-        self.outcome.commands += 1
-        jobs.append(self.start_node(0))
-        wait_until(lambda: jobs[1].is_over() or jobs[2].is_over(),
-                   self.deadline)
-        if jobs[1].is_over() and jobs[1].process.returncode != 0:
-            time.sleep(self.fault.node_1_after_s)
-            jobs.append(self.start_node(1))
+
+    def start_again(self, jobs):
+        """Starts agents again that fail while the other one is running. Node 1
+        takes the time of the fault.
+        """
+        while time.monotonic() < self.deadline and len(jobs) < MOST_AGENTS:
+            over = [node for node, job in self.agents.items() if job.is_over()]
+            if len(over) == 2:
+                return
+            if over and self.agents[over[0]].process.returncode != 0:
+                if over[0] == 1:
+                    time.sleep(self.fault.node_1_after_s or 0)
+                self.outcome.commands += 1
+                jobs.append(self.start_node(over[0]))
+            time.sleep(0.05)
 
     def run(self):
         try:
@@ -88,8 +101,9 @@ class TorchrunCase(cases.Case):
 
     def difference(self):
         """Returns how the run ends if it doesn't end well."""
-        code = self.outcome.codes[-1]
-        return f"ends with {code}" if code != 0 else ""
+        codes = [job.process.returncode for job in self.agents.values()]
+        bad = [code for code in codes if code != 0]
+        return f"ends with {bad[0]}" if bad else ""
 
     def run_once(self):
         is_last = super().run_once()
