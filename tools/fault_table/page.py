@@ -54,9 +54,10 @@ often. It has the same faults, `--max-restarts 3`, `--rdzv-conf` and time-out of
 the ranks, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` as
 [below](#random-kills). If node 0 is killed, its rank is killed as well, because
 torchrun's ranks outlive their agent. An agent that fails while the other one is
-running is started again, as Kubernetes does. Agents of torchrun with a static
-rendezvous send no heartbeats, so they survive any silence. At its end, an agent of torchrun waits up to 300 s for the other one. A row
-that is not done after {deadline} s is given up. {result} Measured on {machine}.
+running is started again, as Kubernetes does. At its end, an agent of torchrun
+waits up to 300 s for the other one. The steps take only seconds, so a longer
+silence of the agents' link falls into that time. A row that is not done after
+{deadline} s is given up. {result} Measured on {machine}.
 """
 
 RESTARTS_TITLE = "## Node 0 killed and started again"
