@@ -66,9 +66,8 @@ RESTARTS = """
 {jobs} jobs with kill -9 while the rank of node 1 is *at* the given place, and
 starts it again at once, at the same address with the same command. The agent of
 node 1 *ends* by itself with exit code 75, or is *killed* as well, and is started
-again the given time later. Steps are done again from the newest complete
-checkpoint. That is what Kubernetes or a loop in a shell does.
-{result} Measured on {machine}.
+again the given time later. That is what Kubernetes or a loop in a shell does.
+Steps are done again from the newest complete checkpoint. {result} Measured on {machine}.
 """
 
 LEGEND = """
@@ -144,7 +143,8 @@ NOTES = {
     "ranks' link reset": "Over tcp. Both ranks lose each other, and meet again.",
     "no packets for 2 s": "Two hosts (network namespaces) whose packets are "
                           "lost for that time, also those of the ranks. No "
-                          "process knows.",
+                          "process knows. TCP sends again after pauses that "
+                          "double, so a run goes on some time after the hole.",
     "cut link": "Two hosts (network namespaces) with TCP between them. The "
                 f"agents have `--rdzv-conf {FAULTS['cut link'].conf}` and no "
                 "`--hang-timeout`. The link is restored when both agents have "
