@@ -119,6 +119,8 @@ def torchrun_table(arguments):
     chosen = [fault for fault in networks.network_faults()
               if any(fnmatch.fnmatch(slug(fault.name, networks.PHASE), p)
                      for p in patterns)]
+    if not chosen:
+        sys.exit(f"[faults] no case of two nodes is named {arguments.only}")
     digest = networks.quiet_digest(arguments.torchrun)
     version = networks.version(arguments.torchrun)
     for number, fault in enumerate(chosen, 1):

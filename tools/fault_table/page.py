@@ -67,7 +67,8 @@ RESTARTS = """
 starts it again at once, at the same address with the same command. The agent of
 node 1 *ends* by itself with exit code 75, or is *killed* as well, and is started
 again the given time later. That is what Kubernetes or a loop in a shell does.
-Steps are done again from the newest complete checkpoint. {result} Measured on {machine}.
+Steps are done again from the newest complete checkpoint. {result} Measured on
+{machine}.
 """
 
 LEGEND = """

@@ -46,6 +46,10 @@ class TorchrunCase(cases.Case):
 
     deadline_s = DEADLINE_S
 
+    def __init__(self, programs, *place):
+        super().__init__((None, None), *place)
+        self.launcher, = programs
+
     def environment(self):
         name, _, value = TORCHRUN_ENVIRONMENT.partition("=")
         return {FOLDER_VARIABLE: str(self.folder), name: value,
@@ -54,8 +58,7 @@ class TorchrunCase(cases.Case):
     def node_command(self, node):
         """Returns the command of one of two agents, each with one rank."""
         local = f"10.213.0.{node + 1}" if self.place else "127.0.0.1"
-        torchrun = self.lockstep
-        return [*self.prefix(node), str(torchrun), *self.meeting(node),
+        return [*self.prefix(node), str(self.launcher), *self.meeting(node),
                 "--local-addr", local, *training(self.run_folder),
                 "--fault-folder", str(self.folder), "--fault-after",
                 str(cases.FAULT_AFTER_STEPS)]
@@ -138,4 +141,4 @@ def network_faults():
 
 def run_fault(torchrun, fault, digest):
     """Runs a fault. Returns the outcome and the lines."""
-    return cases.run_case((torchrun, None), fault, PHASE, digest, TorchrunCase)
+    return cases.run_case([torchrun], fault, PHASE, digest, TorchrunCase)
