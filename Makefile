@@ -92,6 +92,8 @@ faults: configure ## Break runs in all known ways, and write docs/faults.md
 	@python3 tools/faults.py --bin $(BUILD)/bin
 	@python3 tools/faults.py --bin $(BUILD)/bin --random-kills 20 \
 	  $(if $(LOCKSTEP_CIFAR10_DIR),--data-dir $(LOCKSTEP_CIFAR10_DIR))
+	@python3 tools/faults.py --bin $(BUILD)/bin --torchrun-networks
+	@python3 tools/faults.py --bin $(BUILD)/bin --restarts 20
 
 mutate: setup ## Put errors into the product, and see a test fail
 	@python3 tools/mutate.py $(MUTANTS)

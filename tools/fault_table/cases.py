@@ -12,7 +12,6 @@ import tempfile
 import time
 
 from fault_table import places
-from fault_table.faults import FAULTS
 from fault_table.forwarder import TO_CLIENT, TO_SERVER, Forwarder
 from fault_table.job import (Job, digest_in, first_news, is_alive,
                              reset_connections, steps_in, wait_until)
@@ -57,35 +56,40 @@ def free_port():
 class Case:
     """One fault in one phase, in a separate folder."""
 
+    deadline_s = DEADLINE_S
+
     def __init__(self, programs, fault, phase, folder):
         self.lockstep, self.faulty = programs
-        self.outcome = Outcome(fault, phase)
+        self.fault = fault
+        self.outcome = Outcome(fault.name, phase)
         self.folder = pathlib.Path(folder)
         self.run_folder = self.folder / "run"
         self.run_folder.mkdir()
-        self.deadline = time.monotonic() + DEADLINE_S
+        self.deadline = time.monotonic() + self.deadline_s
         self.place = None
         self.forwarder = None
         self.lines = []
+        self.agents = {}  # the newest agent of each node
         self.port = free_port()
         self.gone_at = None
-
-    @property
-    def fault(self):
-        return FAULTS[self.outcome.fault]
+        self.ended_at = None
 
     @property
     def name(self):
-        return self.outcome.fault
+        return self.fault.name
+
+    def fault_step(self):
+        """Returns the number of steps before the fault."""
+        if self.name == "torn checkpoint":
+            return 2 * CHECKPOINT_EVERY + 1
+        # The evaluation comes after the last step.
+        return {"start": 0, "evaluate": STEPS}.get(self.outcome.phase,
+                                                   FAULT_AFTER_STEPS)
 
     def environment(self):
-        # The evaluation comes after the last step.
-        step = {"start": 0, "evaluate": STEPS}.get(
-            self.outcome.phase, FAULT_AFTER_STEPS)
-        if self.name == "torn checkpoint":
-            step = 2 * CHECKPOINT_EVERY + 1
         return {"LOCKSTEP_FAULT": f"{self.fault.kind}@{self.outcome.phase}:"
-                                  f"step={step}:rank={self.fault.rank}",
+                                  f"step={self.fault_step()}:"
+                                  f"rank={self.fault.rank}",
                 "LOCKSTEP_FAULT_FOLDER": str(self.folder)}
 
     def start(self):
@@ -98,28 +102,41 @@ class Case:
                      str(HANG_TIMEOUT_S), *train]
             if self.place:
                 words = [*self.place.prefix(), *words]
-            return [Job(words, self.environment())]
+            self.agents[0] = Job(words, self.environment())
+            return [self.agents[0]]
         return [self.start_node(node) for node in (0, 1)]
 
     def start_node(self, node):
         """Starts one of two agents, each with one rank."""
-        prefix = self.place.hosts[node].prefix() if self.place else []
+        self.agents[node] = Job(self.node_command(node), self.environment())
+        return self.agents[node]
+
+    def node_command(self, node):
+        """Returns the command of one of two agents."""
+        return [*self.prefix(node), str(self.lockstep), "run",
+                *self.meeting(node), "--pin-cores", "off",
+                "--secret-file", self.secret_file(),
+                "--", *training(self.faulty, self.run_folder,
+                                *self.fault.options)]
+
+    def prefix(self, node):
+        """Returns the words that run a command on the host of a node."""
+        return self.place.hosts[node].prefix() if self.place else []
+
+    def meeting(self, node):
+        """Returns the options with which the agents of two nodes meet."""
         address = places.ADDRESS if self.place else "127.0.0.1"
         port = (self.forwarder.port if self.forwarder and node == 1
                 else self.port)
         conf = self.fault.conf
-        meeting = ["--master-addr", address, "--master-port", str(port)]
+        where = ["--master-addr", address, "--master-port", str(port)]
         if self.fault.rendezvous == "c10d":
             conf += ",is_host=" + ("true" if node == 0 else "false")
-            meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint",
-                       f"{address}:{port}", "--rdzv-id", "faults"]
-        return Job([*prefix, str(self.lockstep), "run", "--max-restarts", "3",
-                    "--nnodes", "2", "--node-rank", str(node),
-                    "--nproc-per-node", "1", *meeting, "--rdzv-conf", conf,
-                    "--pin-cores", "off", "--secret-file", self.secret_file(),
-                    "--", *training(self.faulty, self.run_folder,
-                                    *self.fault.options)],
-                   self.environment())
+            where = ["--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     f"{address}:{port}", "--rdzv-id", "faults"]
+        return ["--max-restarts", "3", "--nnodes", "2", "--node-rank",
+                str(node), "--nproc-per-node", "1", *where,
+                "--rdzv-conf", conf]
 
     def secret_file(self):
         """Returns the job's secret file, which only this user can read."""
@@ -163,11 +180,12 @@ class Case:
             for job in jobs:
                 job.end()
         self.outcome.codes += codes
+        self.ended_at = max(job.ended_at for job in jobs)
         self.lines += sorted(line for job in jobs for line in job.lines)
         if None in codes:
             self.outcome.problem = "hangs"
-        nodes = 2 if self.fault.two_nodes else 1
-        return None in codes or all(code == 0 for code in codes[-nodes:])
+        return None in codes or all(job.process.returncode == 0
+                                    for job in self.agents.values())
 
     def has_fired(self):
         return wait_until(lambda: self.fired_at() is not None, self.deadline)
@@ -213,7 +231,8 @@ class Case:
         elif self.fault.lasts_s:
             self.disturb_network(jobs)
         elif self.forwarder:
-            self.forwarder.reset()
+            if self.fault.is_reset:
+                self.forwarder.reset()
         elif self.name == "ranks' link reset":
             reset_connections(jobs[0].workers()[0], jobs[1].workers()[1])
         elif self.name == "full disk":
@@ -257,6 +276,10 @@ class Case:
         (self.folder / "done").touch()
         self.outcome.commands += 1
         jobs.append(self.start_node(0))
+        if self.fault.node_1_before == "killed":
+            jobs[1].process.kill()
+        elif self.fault.node_1_before == "ends":
+            wait_until(jobs[1].is_over, self.deadline)
         time.sleep(self.fault.node_1_after_s)
         jobs.append(self.start_node(1))
 
@@ -298,6 +321,11 @@ class Case:
             return None
         return int(words[0]) / 1e9 if words else None
 
+    @staticmethod
+    def is_restart(text):
+        """Returns whether an agent says in this line that it restarts ranks."""
+        return "(restart " in text
+
     def measure(self):
         """Computes the outcome from the lines."""
         outcome = self.outcome
@@ -305,18 +333,23 @@ class Case:
         if at is None:
             outcome.problem = outcome.problem or "the fault never came"
             return outcome
-        told = [text for _, text in self.lines if "(restart " in text]
+        told = [text for _, text in self.lines if self.is_restart(text)]
         outcome.restarts = len(told)
         outcome.waited = any(" for it" in text or " for them" in text
                              for text in told)
         news = first_news(self.lines, at)
         if self.gone_at and (not news or self.gone_at < news[0]):
             news = (self.gone_at, "all workers are gone")
-        since = news[0] if news else at
+        if None not in outcome.codes:
+            outcome.done_s = self.ended_at - at
+        since, done = (news[0] if news else at), 0
+        if outcome.gone_on_by() == "itself":
+            # It has never stopped. The line of the step before may come late.
+            since, done = at, self.fault_step()
         outcome.detected_s = news[0] - at if news else None
         outcome.said = news[1] if news else ""
         steps = steps_in(self.lines)
-        after = [pair for pair in steps if pair[0] > since]
+        after = [pair for pair in steps if pair[0] > since and pair[1] > done]
         before = max((n for when, n in steps if when <= since), default=0)
         ends = [when for when, text in self.lines
                 if when > since and "parameter_sha256" in text]
@@ -349,10 +382,10 @@ class Case:
         return ""
 
 
-def run_case(programs, fault, phase, quiet_digest):
+def run_case(programs, fault, phase, quiet_digest, kind=Case):
     """Runs a case. Returns the outcome, with any problem, and the lines."""
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
-        case = Case(programs, fault, phase, folder)
+        case = kind(programs, fault, phase, folder)
         outcome = case.run()
     if not outcome.problem and digest_in(case.lines) != quiet_digest:
         outcome.problem = "different digest"

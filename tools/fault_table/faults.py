@@ -18,6 +18,7 @@ BOTH_RESTART = ("restart", (0, 0))
 # The agent that serves the store is lost. The other one says that the job can
 # continue.
 HOST_KILLED = ("command", (-9, 75, 0, 0))
+BOTH_KILLED = ("command", (-9, -9, 0, 0))
 NETWORK_LOST = ("command", (75, 75, 0, 0))
 
 # A fault that hits while a rank starts leaves no rank that could wait.
@@ -55,12 +56,25 @@ class Fault:
     # The agent of node 1 reaches the store over a forwarder that delays
     # everything by this time. None: there is no forwarder.
     delay_s: float | None = None
+    # The forwarder resets its connections.
+    is_reset: bool = False
     # Time for which the network carries nothing, or the agent is stopped.
     lasts_s: float = 0
     # The hosts whose packets are lost meanwhile.
     silent: tuple = (0, 1)
-    # When the agent of node 1 is started again, after that of node 0.
+    # When the agent of node 1 is started again, after that of node 0. None: node
+    # 0 is not started again.
     node_1_after_s: float | None = None
+    # The old agent of node 1 then: "left" as it is, "killed" with kill -9 before
+    # that time, or "ends" by itself, and the time counts from its end.
+    node_1_before: str = "left"
+
+    @property
+    def is_of_network(self):
+        """Whether the fault is in the table of two nodes, not in that of the
+        phases.
+        """
+        return self.two_nodes and self.phases == ("all-reduce",)
 
     def expected(self, phase):
         """Returns how the run continues, and the exit codes."""
@@ -95,9 +109,11 @@ def network_faults():
     for backend in ("static", "c10d"):
         agents = {**common, "delay_s": 0.0, "rendezvous": backend}
         yield Fault(f"agents' link reset, {backend}", ends=BOTH_ITSELF,
-                    **{**agents, "full": ("all-reduce",)})
+                    is_reset=True, **{**agents, "full": ("all-reduce",)})
         yield Fault(f"agents' link slow, {backend}", ends=BOTH_ITSELF,
                     **{**agents, "delay_s": 0.2})
+        yield Fault(f"agents' slow link reset, {backend}", ends=BOTH_ITSELF,
+                    is_reset=True, **{**agents, "delay_s": 0.2})
         for seconds in (2, 5, 10):
             yield Fault(f"agents' link silent for {seconds} s, {backend}",
                         ends=BOTH_ITSELF, **agents, lasts_s=seconds)

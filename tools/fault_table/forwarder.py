@@ -25,6 +25,9 @@ class Pipe:
         default_factory=collections.deque)
     is_over: bool = False  # no more bytes come from the source
 
+    def is_open(self):
+        return self.source.fileno() >= 0 and self.target.fileno() >= 0
+
 
 class Forwarder:
     """Passes connections to a free port of loopback on to `address`."""
@@ -53,8 +56,8 @@ class Forwarder:
     def reset(self):
         """Resets all connections. New ones are possible."""
         with self.lock:
-            for pipe in self.pipes:
-                self.end(pipe.source, is_reset=True)
+            for pipe in self.pipes:  # some may have ended already
+                self.break_off(pipe)
             self.pipes = []
 
     def close(self):
@@ -78,6 +81,8 @@ class Forwarder:
     def run(self):
         while not self.is_closed:
             with self.lock:
+                # A pipe that broke has closed those of the other direction.
+                self.pipes = [pipe for pipe in self.pipes if pipe.is_open()]
                 sources = {pipe.source: pipe for pipe in self.pipes
                            if not pipe.is_over
                            and pipe.direction not in self.held}
@@ -117,7 +122,7 @@ class Forwarder:
 
     def deliver(self, pipe):
         """Sends what is due. Returns whether the pipe is still in use."""
-        if pipe.source.fileno() < 0 or pipe.target.fileno() < 0:
+        if not pipe.is_open():
             return False
         if pipe.direction in self.held:
             return True

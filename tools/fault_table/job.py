@@ -15,7 +15,7 @@ DIGEST = re.compile(r"parameter_sha256 ([0-9a-f]{64})")
 USUAL = re.compile(r"step \d+/|parameter_sha256|Test Acc|socket\.cpp|"
                    r"Epoch \d|resumed from|\d parameters \||"
                    r"^(\[rank \d+\] )?(checkpoint|test|eval|training|steps|"
-                   r"step time|cpu:\d+|shared)\b|^\s*$")
+                   r"step time|cpu:\d+|shared|sent)\b|^\s*$")
 
 
 def children_of(pid):
@@ -98,6 +98,7 @@ class Job:
 
     def __init__(self, command, environment=None):
         self.lines = []
+        self.ended_at = None
         self.process = subprocess.Popen(
             command, env={**os.environ, **(environment or {})}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -134,6 +135,7 @@ class Job:
         except subprocess.TimeoutExpired:
             code = None
             self.end()
+        self.ended_at = self.ended_at or time.monotonic()
         self.reader.join(5)
         return code
 

@@ -2,6 +2,7 @@
 
 It has the model, batch and optimizer of `lockstep train --model mlp`. It saves
 a checkpoint every --checkpoint-every steps, and resumes from the newest one.
+With --fault-folder, rank 1 once waits for a fault from outside.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import datetime
 import hashlib
 import os
 import pathlib
+import time
 
 import torch
 import torch.distributed as dist
@@ -44,6 +46,19 @@ def save(state, path):
     os.replace(path.with_suffix(".tmp"), path)
 
 
+def wait_for_fault(folder):
+    """Writes the time to DIR/fired, and waits for DIR/done. Does nothing if
+    there was a fault before.
+    """
+    try:
+        with open(folder / "fired", "x", encoding="ascii") as file:
+            file.write(f"{time.monotonic_ns()} {os.getpid()}\n")
+    except FileExistsError:
+        return
+    while not (folder / "done").exists():
+        time.sleep(0.005)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch-size", type=int)
@@ -51,11 +66,15 @@ def main():
     parser.add_argument("--checkpoint-every", type=int)
     parser.add_argument("--out-dir", type=pathlib.Path)
     parser.add_argument("--data-dir", type=pathlib.Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
     # Restarted ranks may wait for each other without success, by default for
     # half an hour.
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+    parser.add_argument("--timeout", type=int, default=20)
+    parser.add_argument("--fault-folder", type=pathlib.Path)
+    parser.add_argument("--fault-after", type=int, help="steps")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", timeout=datetime.timedelta(seconds=options.timeout))
     rank, world = dist.get_rank(), dist.get_world_size()
     images, labels = load(options.data_dir)
     torch.manual_seed(0)
@@ -70,6 +89,8 @@ def main():
         model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         first = saved["step"]
+        if rank == 0:
+            print(f"resumed from step {first}", flush=True)
     share = options.batch_size // world
     for step in range(first, options.max_steps):
         order = torch.Generator().manual_seed(step)
@@ -77,6 +98,11 @@ def main():
                                generator=order)[rank * share:][:share]
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        if options.fault_folder and step == options.fault_after:
+            dist.barrier()  # The lines of all steps before are printed.
+            if rank == 1:
+                # Rank 0 waits in the all-reduce meanwhile.
+                wait_for_fault(options.fault_folder)
         loss.backward()
         optimizer.step()
         done = step + 1
