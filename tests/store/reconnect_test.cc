@@ -62,7 +62,7 @@ TEST_F(Reconnect, ARepeatedRequestDoesNotUndoALaterOne) {
 TEST_F(Reconnect, ALinkThatDiesInSilenceIsReplaced) {
   network_.stall();
   EXPECT_EQ(client_.add("count", 1), 1);
-  // Now the request that was held up arrives as well.
+  // Now the request that was held up arrives.
   network_.release();
   EXPECT_EQ(client_.add("count", 1), 2);
   EXPECT_EQ(other_.get("count"), "2");

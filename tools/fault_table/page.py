@@ -108,8 +108,8 @@ NOTES = {
     "both ranks killed": "Both continue from the memory of the agent.",
     "kill -9 with rare snapshots": "With `--snapshot-every 5`.",
     "kill -9, no descriptors": "The other rank can open no files "
-                               "(`RLIMIT_NOFILE`), so the agent replaces it "
-                               "too.",
+                               "(`RLIMIT_NOFILE`), so the agent replaces both "
+                               "ranks.",
     "exception": "At start-up, nothing catches it: `std::terminate`.",
     "SIGTERM": "The rank saves, and the job ends with code 75, because SIGTERM "
                "means that a scheduler needs the machine. So does SIGUSR1, "
