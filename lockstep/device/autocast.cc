@@ -35,11 +35,20 @@ bool has_amx() {
          (supported & kTiles) != 0;
 }
 
-/// Returns false if the user keeps oneDNN from using AMX.
-bool may_use_amx() {
+/// Returns false if the user keeps oneDNN from using AMX or AVX-512's
+/// instructions for bfloat16, of which `name` is a part of the names.
+bool may_use(const char* name) {
   const auto isa = env("ONEDNN_MAX_CPU_ISA");
   return !isa || *isa == "ALL" || *isa == "DEFAULT" ||
-         isa->find("AMX") != std::string::npos;
+         isa->find(name) != std::string::npos;
+}
+
+/// Returns true if LibTorch's products of bfloat16 are faster than those of
+/// float32. AVX-512's instructions are, except on processors that have AMX
+/// instead.
+bool has_fast_bfloat16() {
+  if (has_amx()) return may_use("AMX");
+  return __builtin_cpu_supports("avx512bf16") && may_use("BF16");
 }
 
 #endif
@@ -48,7 +57,8 @@ void warn_of_slow_bfloat16() {
   // Once for all ranks.
   if (env("RANK").value_or("0") != "0") return;
   warn_once("slow-bfloat16", "autocast",
-            "this CPU has no AMX, so bfloat16 saves no time: the models of "
+            "this CPU has no AMX or AVX512_BF16 (or ONEDNN_MAX_CPU_ISA hides "
+            "them), so bfloat16 saves no time: the models of "
             "Lockstep take about as long as in float32, and LibTorch's layers "
             "up to 20 times as long; leave autocast off to train faster");
 }
@@ -87,7 +97,7 @@ std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
 
 bool has_slow_bfloat16() {
 #if defined(__x86_64__)
-  static const bool is_slow = !has_amx() || !may_use_amx();
+  static const bool is_slow = !has_fast_bfloat16();
   return is_slow;
 #else
   return false;

@@ -51,10 +51,9 @@ bool has_autocast();
 /// nothing if it is off.
 std::optional<c10::ScalarType> autocast_type(c10::DeviceType device);
 
-/// Returns true on an x86 CPU without AMX, or where ONEDNN_MAX_CPU_ISA keeps
-/// LibTorch from using it. There LibTorch's products of bfloat16 are slower
-/// than those of float32: from 1.2 times (AVX-512 with bfloat16) to 18 times
-/// (AVX2).
+/// Returns true on an x86 CPU with neither AMX nor AVX512_BF16, or where
+/// ONEDNN_MAX_CPU_ISA keeps LibTorch from using them. There LibTorch's products
+/// of bfloat16 are slower than those of float32: up to 18 times (AVX2).
 bool has_slow_bfloat16();
 
 /// Returns `x` in the type of autocast on its device, with a graph, as the
