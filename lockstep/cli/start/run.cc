@@ -36,8 +36,6 @@ struct RunFlags {
   std::string rdzv_backend = "static";
   std::string rdzv_conf;
   bool is_standalone = false;
-  double grace_seconds = -1;
-  double hang_timeout_s = -1;
   std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::string redirects = "0";
   std::string tee = "0";
@@ -246,10 +244,7 @@ launch::RunOptions to_options(const RunFlags& flags) {
   options.workers = launch::parse_nproc(flags.nproc_per_node);
   apply_rendezvous(flags, options);
   apply_logs(flags, options);
-  options.grace_s = flags.grace_seconds >= 0
-                        ? std::optional(flags.grace_seconds)
-                        : grace_of_environment();
-  if (flags.hang_timeout_s >= 0) options.hang_timeout_s = flags.hang_timeout_s;
+  if (!options.grace_s) options.grace_s = grace_of_environment();
   apply_gpus(flags, options);
   options.signals = launch::parse_signals(flags.signals);
   if (flags.omp_threads != "auto") {
@@ -291,7 +286,7 @@ template <class T>
 CLI::Option* add(CLI::App& command, const std::string& names, T& value,
                  const std::string& type, const std::string& help) {
   CLI::Option* option = nullptr;
-  if constexpr (std::is_same_v<T, double>) {
+  if constexpr (requires { add_number(command, names, value, help); }) {
     option = add_number(command, names, value, help);
   } else {
     option = command.add_option(names, value, help);
@@ -433,13 +428,13 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
                        "libraries, and start workers as forks of it, in "
                        "milliseconds; for programs that use Lockstep"))
       ->group(group);
-  add(command, "--hang-timeout", flags.hang_timeout_s, "S",
+  add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
       "seconds without progress after which a worker that reports its steps, "
       "as `lockstep train` does, is ended; 0: never")
       ->check(number(0))
       ->default_str(fmt::format("{:g}", launch::kHangTimeoutS))
       ->group(group);
-  add(command, "--grace-seconds,--shutdown-timeout", flags.grace_seconds, "S",
+  add(command, "--grace-seconds,--shutdown-timeout", flags.options.grace_s, "S",
       "seconds from the first signal to SIGKILL; or set "
       "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
       ->check(number(0))

@@ -1,6 +1,7 @@
 #include "lockstep/report/comparison/time_line.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,20 @@ namespace {
 
 TimeLine line() { return time_lines(canned_ddp()).at(0); }
 
+// Returns a run of ddp with these ranks.
+ComparedRun ddp_run(std::vector<training::RankTrace> ranks) {
+  ComparedRun run{.engine = kLockstep, .time_line = std::move(ranks)};
+  run.report.strategy = "ddp";
+  return run;
+}
+
+// Returns the labels of the rows.
+std::vector<std::string> labels_of(const TimeLine& line) {
+  std::vector<std::string> labels;
+  for (const auto& row : line.rows) labels.push_back(row.label);
+  return labels;
+}
+
 TEST(TimeLine, IsDrawnForRanksAlone) {
   const auto lines = time_lines(canned_ddp());
   ASSERT_EQ(lines.size(), 1u);
@@ -22,23 +37,17 @@ TEST(TimeLine, IsDrawnForRanksAlone) {
 }
 
 TEST(TimeLine, HasARowForEachLaneOfEachRankThatDidSomething) {
-  const TimeLine drawn = line();
-  std::vector<std::string> labels;
-  for (const auto& row : drawn.rows) labels.push_back(row.label);
-  EXPECT_EQ(labels,
+  EXPECT_EQ(labels_of(line()),
             (std::vector<std::string>{"rank 0  cpu:0", "rank 0  all-reduce",
                                       "rank 1  cpu:0", "rank 1  all-reduce"}));
 }
 
 TEST(TimeLine, ShowsDevicesInTheirOrder) {
-  ComparedRun run{.engine = kLockstep};
-  run.time_line = {canned_trace(0, 25)};
+  ComparedRun run = ddp_run({canned_trace(0, 25)});
   auto& log = run.time_line[0].log;
   log.lanes = {"main", "cpu:10", "all-reduce", "cpu:2"};
   log.spans.push_back(canned_span(3, "forward", TraceCategory::kCompute, 0, 8));
-  std::vector<std::string> labels;
-  for (const auto& row : time_line_of(run).rows) labels.push_back(row.label);
-  EXPECT_EQ(labels,
+  EXPECT_EQ(labels_of(time_line_of(run)),
             (std::vector<std::string>{"rank 0  cpu:2", "rank 0  all-reduce",
                                       "rank 0  cpu:10"}));
 }
@@ -54,9 +63,7 @@ TEST(TimeLine, CutsAnOuterSpanAroundAnInnerOne) {
 }
 
 TEST(TimeLine, LeavesOutTriflesButNoCommunication) {
-  ComparedRun run{.engine = kLockstep};
-  run.report.strategy = "ddp";
-  run.time_line = {canned_trace(0, 25)};
+  ComparedRun run = ddp_run({canned_trace(0, 25)});
   auto& spans = run.time_line[0].log.spans;
   spans.push_back(canned_span(0, "scatter", TraceCategory::kCompute, 0, 0));
   spans.back().end_ns = 10'000;
@@ -69,12 +76,11 @@ TEST(TimeLine, LeavesOutTriflesButNoCommunication) {
 }
 
 TEST(TimeLine, ShowsTheFirstOfManyRanks) {
-  ComparedRun run{.engine = kLockstep};
-  run.report.strategy = "ddp";
+  std::vector<training::RankTrace> ranks;
   for (int64_t number = 0; number < 20; ++number) {
-    run.time_line.push_back(canned_trace(number, 25));
+    ranks.push_back(canned_trace(number, 25));
   }
-  const TimeLine found = time_line_of(run);
+  const TimeLine found = time_line_of(ddp_run(std::move(ranks)));
   EXPECT_EQ(found.rows.back().rank, 7);
   EXPECT_EQ(found.title, "A typical step of ddp, 40.0 ms, 8 of 20 ranks");
 }
@@ -88,9 +94,7 @@ TEST(TimeLine, CountsWhatCommunicationHidesBehindComputing) {
 }
 
 TEST(TimeLine, CountsAMomentOnceIfALaneWaitsForAnotherOneThatSends) {
-  ComparedRun run{.engine = kLockstep};
-  run.report.strategy = "ddp";
-  run.time_line = {canned_trace(0, 25)};
+  ComparedRun run = ddp_run({canned_trace(0, 25)});
   auto& spans = run.time_line[0].log.spans;
   spans.push_back(canned_span(0, "wait", TraceCategory::kWait, 24, 32));
   const auto time = communication_of(time_line_of(run));
