@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <unistd.h>
@@ -133,9 +134,20 @@ report::Comparison run_and_compare(const CompareFlags& flags) {
       [] { return InterruptScope::signal() != 0; });
 }
 
+// Returns the path of the picture for narrow screens: "a-narrow.svg" for
+// "a.svg". Returns an empty path if no picture is wanted.
+std::string narrow_picture_path(const std::string& svg) {
+  if (svg.empty()) return "";
+  const std::filesystem::path path(svg);
+  return (path.parent_path() /
+          (path.stem().string() + "-narrow" + path.extension().string()))
+      .string();
+}
+
 // Finds errors before the measurement rather than after it.
 void check_outputs(const CompareFlags& flags) {
-  for (const auto& path : {flags.report, flags.html, flags.svg}) {
+  for (const auto& path :
+       {flags.report, flags.html, flags.svg, narrow_picture_path(flags.svg)}) {
     if (!path.empty()) const AtomicFile writable(path);
   }
   if (flags.options.trace.empty()) return;
@@ -187,6 +199,8 @@ void run(const CompareFlags& flags) {
   }
   if (!flags.svg.empty()) {
     write_atomically(flags.svg, report::picture(comparison));
+    write_atomically(narrow_picture_path(flags.svg),
+                     report::picture(comparison, report::kNarrowPictureLayout));
   }
 }
 
@@ -239,7 +253,9 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
   };
   add("--report", flags.report, "write the figures here, as JSON");
   add("--html", flags.html, "write a page with tables and charts here");
-  add("--svg", flags.svg, "write a picture of the table and the charts here");
+  add("--svg", flags.svg,
+      "write a picture of the table and the charts here; FILE-narrow.svg is "
+      "the same for phones");
   add_path(app, "--trace", flags.options.trace,
            "folder for a timeline of the last steps of each strategy, such as "
            "ddp.json, for Perfetto (ui.perfetto.dev)",

@@ -96,6 +96,7 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   EXPECT_EQ(count_of(ended.err, "[compare] round"), 2) << ended.err;
   EXPECT_TRUE(std::filesystem::exists(folder.path("x.html")));
   EXPECT_TRUE(std::filesystem::exists(folder.path("x.svg")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("x-narrow.svg")));
 }
 
 TEST(Compare, MeasuresLoopsThatUsersWrite) {

@@ -33,6 +33,9 @@ inline constexpr ChartLayout kNarrowLayout{
 /// Layout of a standalone file.
 inline constexpr ChartLayout kPictureLayout{
     .width = 760, .margin = 16, .labels = 150, .values = 100};
+/// Layout of a standalone file for a phone.
+inline constexpr ChartLayout kNarrowPictureLayout{
+    .width = 380, .margin = 10, .labels = 0, .values = 84};
 
 inline constexpr double kBarHeight = 14;
 

@@ -46,6 +46,7 @@ Chart memory_history_chart(const ComparedRun& run);
 Chart loss_chart(const Comparison& comparison);
 
 /// Returns the set-up table and the charts as one picture: a whole .svg file.
-std::string picture(const Comparison& comparison);
+std::string picture(const Comparison& comparison,
+                    const ChartLayout& layout = kPictureLayout);
 
 }  // namespace lockstep::report

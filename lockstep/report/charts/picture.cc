@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <sstream>
 #include <vector>
 
 #include "lockstep/report/charts/charts.h"
@@ -9,23 +10,42 @@ namespace {
 
 using Anchor = Canvas::Anchor;
 
-void draw_title(Canvas& canvas, const std::string& title) {
-  canvas.y += 10;
-  canvas.text(canvas.layout.margin, canvas.y + 12, title, "title");
-  canvas.y += 24;
+// Draws `text` on as many lines as it needs. Each line begins `height` pixels
+// below the one before. `letters` is the width of the letters, where those of
+// text_width() have 1.
+void draw_lines(Canvas& canvas, const std::string& text,
+                const std::string& css_class, double height, double letters) {
+  const ChartLayout& layout = canvas.layout;
+  const double room = (layout.width - 2 * layout.margin) / letters;
+  std::istringstream words(text);
+  std::string line;
+  const auto draw = [&] {
+    canvas.text(layout.margin, canvas.y, cut_to(line, room), css_class);
+    canvas.y += height;
+  };
+  for (std::string word; words >> word;) {
+    const std::string longer = line.empty() ? word : line + " " + word;
+    if (!line.empty() && text_width(longer) > room) {
+      draw();
+      line = word;
+    } else {
+      line = longer;
+    }
+  }
+  draw();
 }
 
-// Draws a note of two parts, with a line for each if one line is too short.
+void draw_title(Canvas& canvas, const std::string& title) {
+  canvas.y += 22;
+  // 14 pixels instead of 13, and bold.
+  draw_lines(canvas, title, "title", 18, 1.15);
+  canvas.y -= 6;
+}
+
 void draw_note(Canvas& canvas, const std::string& note) {
-  const ChartLayout& layout = canvas.layout;
-  const double room = layout.width - 2 * layout.margin;
-  const size_t parting = text_width(note) > room ? note.find("; ") : note.npos;
-  const auto draw = [&](const std::string& line) {
-    canvas.text(layout.margin, canvas.y + 2, cut_to(line, room), "note");
-    canvas.y += 14;
-  };
-  draw(note.substr(0, parting));
-  if (parting != note.npos) draw(note.substr(parting + 2));
+  canvas.y += 2;
+  draw_lines(canvas, note, "note", 14, 1);
+  canvas.y -= 2;
 }
 
 void draw_chart(Canvas& canvas, const Chart& chart) {
@@ -95,8 +115,8 @@ void draw_table(Canvas& canvas, const Section& section) {
 
 }  // namespace
 
-std::string picture(const Comparison& comparison) {
-  Canvas content(kPictureLayout);
+std::string picture(const Comparison& comparison, const ChartLayout& layout) {
+  Canvas content(layout);
   draw_title(content, "lockstep compare: " + headline(comparison));
   draw_note(content, method(comparison));
   draw_table(content, set_up_section(comparison));

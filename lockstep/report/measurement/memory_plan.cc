@@ -127,22 +127,25 @@ class ShardProbe {
 };
 
 /// Estimates the memory of shards of any size from shards of one and of two
-/// samples. Each further sample adds the same amount of kept memory.
+/// samples. Each further sample adds the same amount of kept memory. Runs a
+/// shard only when its figures are needed, because one of a large model takes
+/// seconds.
 class ShardModel {
  public:
-  explicit ShardModel(ShardProbe& probe)
-      : probe_(probe), one_(probe.measure(1)), two_(probe.measure(2)) {}
+  explicit ShardModel(ShardProbe& probe) : probe_(probe) {}
 
-  ShardMemory estimate(int64_t samples) const {
-    if (samples == 1) return one_;
-    const int64_t more = (samples - 2) * (two_.kept - one_.kept);
-    return {.kept = two_.kept + more,
-            .peak = two_.peak + more,
-            .seconds = two_.seconds * static_cast<double>(samples) / 2};
+  ShardMemory estimate(int64_t samples) {
+    if (samples == 1) return one();
+    if (!two_) two_ = probe_.measure(2);
+    if (samples == 2) return *two_;
+    const int64_t more = (samples - 2) * (two_->kept - one().kept);
+    return {.kept = two_->kept + more,
+            .peak = two_->peak + more,
+            .seconds = two_->seconds * static_cast<double>(samples) / 2};
   }
   /// Runs a shard and returns its memory. Returns nullopt if there is not
   /// enough room to run it, or if it would take long.
-  std::optional<ShardMemory> measure(int64_t samples, int64_t room) const {
+  std::optional<ShardMemory> measure(int64_t samples, int64_t room) {
     if (samples <= 2) return estimate(samples);
     const ShardMemory expected = estimate(samples);
     if (expected.peak > room / 2 || expected.seconds > kMostSecondsOfShard) {
@@ -152,9 +155,14 @@ class ShardModel {
   }
 
  private:
+  const ShardMemory& one() {
+    if (!one_) one_ = probe_.measure(1);
+    return *one_;
+  }
+
   ShardProbe& probe_;
-  ShardMemory one_;
-  ShardMemory two_;
+  std::optional<ShardMemory> one_;
+  std::optional<ShardMemory> two_;
 };
 
 /// Returns the largest number of sums that wait for others while `shards`
@@ -296,7 +304,7 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
   plan.samples_of_shard = ceil_of(options.batch_size(), plan.shards);
 
   ShardProbe probe(run, progress);
-  const ShardModel model(probe);
+  ShardModel model(probe);
   plan.model = text != nullptr
                    ? text->model.name
                    : std::get<tasks::ImageOptions>(run.task).model.name;
@@ -310,7 +318,7 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
     plan.shared = probe.parameter_bytes() + probe.optimizer_bytes();
   }
 
-  const auto add_choices = [&](const ShardModel& shards, bool recomputes) {
+  const auto add_choices = [&](ShardModel& shards, bool recomputes) {
     int64_t least = plan.total();
     for (int64_t accumulate = asked.accumulate;
          devices * accumulate <= options.batch_size(); accumulate *= 2) {
@@ -334,7 +342,8 @@ MemoryPlan make_memory_plan(const TimedRun& run, int64_t limit,
   add_choices(model, asked.recomputes);
   if (text != nullptr && !asked.recomputes && plan.total() > plan.limit) {
     ShardProbe other(with_recomputing(run, true), progress);
-    add_choices(ShardModel(other), true);
+    ShardModel other_model(other);
+    add_choices(other_model, true);
   }
   return plan;
 }

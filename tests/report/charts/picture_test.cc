@@ -81,20 +81,21 @@ TEST(Picture, WritesNoColumnOverAnother) {
   }
   relate(comparison);
   ASSERT_TRUE(comparison.runs.back().speedup);
-  const auto lines = table_lines(picture(comparison));
-  size_t cells = 0;
-  for (const auto& [y, texts] : lines) {
-    for (size_t i = 0; i < texts.size(); ++i, ++cells) {
-      EXPECT_GE(texts[i].begin, kPictureLayout.margin) << texts[i].text;
-      EXPECT_LE(texts[i].end, kPictureLayout.width - kPictureLayout.margin + 1)
-          << texts[i].text;
-      if (i > 0) {
-        EXPECT_GT(texts[i].begin, texts[i - 1].end)
-            << texts[i - 1].text << " and " << texts[i].text;
+  for (const ChartLayout& layout : {kPictureLayout, kNarrowPictureLayout}) {
+    size_t cells = 0;
+    for (const auto& [y, texts] : table_lines(picture(comparison, layout))) {
+      for (size_t i = 0; i < texts.size(); ++i, ++cells) {
+        EXPECT_GE(texts[i].begin, layout.margin) << texts[i].text;
+        EXPECT_LE(texts[i].end, layout.width - layout.margin + 1)
+            << texts[i].text;
+        if (i > 0) {
+          EXPECT_GT(texts[i].begin, texts[i - 1].end)
+              << texts[i - 1].text << " and " << texts[i].text;
+        }
       }
     }
+    EXPECT_GT(cells, 7 * 7u);
   }
-  EXPECT_GT(cells, 7 * 7u);
 }
 
 // The phases of canned runs leave out a tenth of the mean step.
