@@ -157,8 +157,8 @@ def main():
                         times.setdefault(size, {}).setdefault(
                             way, []).append(time)
                 for name, command in mpis.items():
-                    of_mpi = time_mpi(command, nproc, ours, arguments.calls)
-                    for size, time in of_mpi.items():
+                    mpi_times = time_mpi(command, nproc, ours, arguments.calls)
+                    for size, time in mpi_times.items():
                         times[size].setdefault(name, []).append(time)
             print_table(nproc, times, mpis)
 

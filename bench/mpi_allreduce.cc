@@ -19,7 +19,7 @@ namespace {
 // Times several short calls together, as report/collectives/collective_bench.cc
 // does.
 constexpr long kBatchBytes = 1 << 20;
-constexpr long kMostCalls = 64;
+constexpr long kMaxCalls = 64;
 constexpr int kWarmups = 3;
 
 /// Returns the seconds that one call takes on the slowest rank. Zeroes `data`
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
       MPI_Abort(MPI_COMM_WORLD, 1);
     }
     const long calls =
-        std::clamp(kBatchBytes / std::max(bytes, 1L), 1L, kMostCalls);
+        std::clamp(kBatchBytes / std::max(bytes, 1L), 1L, kMaxCalls);
     for (int i = 0; i < kWarmups; ++i) time_of_call(data, calls);
     std::vector<double> seconds;
     for (long i = 0; i < rounds; ++i) {

@@ -81,15 +81,15 @@ class Residual(nn.Module):
         self.first_norm = nn.BatchNorm2d(channels_out)
         self.second = convolution(channels_out, channels_out, 3)
         self.second_norm = nn.BatchNorm2d(channels_out)
-        self.around = nn.Identity()
+        self.skip = nn.Identity()
         if stride != 1 or channels_in != channels_out:
-            self.around = nn.Sequential(
+            self.skip = nn.Sequential(
                 convolution(channels_in, channels_out, 1, stride),
                 nn.BatchNorm2d(channels_out))
 
     def forward(self, x):
         y = F.relu(self.first_norm(self.first(x)))
-        return F.relu(self.second_norm(self.second(y)) + self.around(x))
+        return F.relu(self.second_norm(self.second(y)) + self.skip(x))
 
 
 def make_mlp(width=1024, depth=6):

@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
       images,
       lockstep::data::LoaderOptions()
           .batch_size(100)
-          .part(lockstep::data::BatchPart::of_rank(world.size(), world.rank()))
+          .part(lockstep::data::BatchPart::for_rank(world.size(), world.rank()))
           .shuffle(true));
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.set_epoch(epoch);

@@ -37,12 +37,13 @@ std::string text_of(const std::exception& error) {
     return std::string(own->text());
   }
   using FileError = std::filesystem::filesystem_error;
-  if (const auto* of_file = dynamic_cast<const FileError*>(&error)) {
-    return fmt::format("{}: {}", of_file->path1().string(),
-                       of_file->code().message());
+  if (const auto* file_error = dynamic_cast<const FileError*>(&error)) {
+    return fmt::format("{}: {}", file_error->path1().string(),
+                       file_error->code().message());
   }
-  if (const auto* of_system = dynamic_cast<const std::system_error*>(&error)) {
-    return of_system->code().message();
+  if (const auto* system_failure =
+          dynamic_cast<const std::system_error*>(&error)) {
+    return system_failure->code().message();
   }
   // nlohmann-json: "[json.exception.type_error.302] type must be number".
   const std::string_view text = error.what();

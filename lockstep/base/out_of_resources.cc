@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep {
 namespace {

@@ -162,14 +162,14 @@ std::string Table::draw(const Columns& columns) const {
 std::string Table::lists(size_t width) const {
   constexpr size_t kMargin = 2;
   // Least room for cells next to the longest header. With less, they go below.
-  constexpr size_t kLeastRoom = 12;
+  constexpr size_t kMinRoom = 12;
   size_t labels = 0;
   for (size_t column = names_; column < header_.size(); ++column) {
     labels = std::max(labels, display_width(header_[column]));
   }
   const size_t beside = kMargin + labels + 2;
   const size_t indent =
-      beside + kLeastRoom <= width ? beside : size_t{2 * kMargin};
+      beside + kMinRoom <= width ? beside : size_t{2 * kMargin};
   std::string text;
   // A row whose first cell is empty belongs to the row before.
   std::string first_name;

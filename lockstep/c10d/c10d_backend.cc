@@ -245,21 +245,21 @@ class C10dBackend : public TorchBackend {
     check.same_count("a list for each rank", static_cast<size_t>(getSize()),
                      outputs.size());
     // outputs[rank][i] gets inputs[i] of that rank.
-    Lists of_inputs(inputs.size());
-    for (const auto& of_rank : outputs) {
+    Lists input_lists(inputs.size());
+    for (const auto& rank_outputs : outputs) {
       check.same_count("an output for each input", inputs.size(),
-                       of_rank.size());
-      check.outputs(of_rank);
+                       rank_outputs.size());
+      check.outputs(rank_outputs);
       for (size_t i = 0; i < inputs.size(); ++i) {
-        of_inputs[i].push_back(of_rank[i]);
+        input_lists[i].push_back(rank_outputs[i]);
       }
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
-      check.parts(of_inputs[i], inputs[i]);
+      check.parts(input_lists[i], inputs[i]);
     }
     CollectiveCall call{.type = OpType::ALLGATHER_COALESCED, .outputs = inputs};
     for (size_t i = 0; i < inputs.size(); ++i) {
-      call.collectives.push_back(AllGather{of_inputs[i], inputs[i]});
+      call.collectives.push_back(AllGather{input_lists[i], inputs[i]});
     }
     return submit(std::move(call), options);
   }

@@ -102,27 +102,27 @@ CheckpointReader open_checkpoint(const std::string& dir) {
                            .fix = "name the --out-dir of a run, or one of its "
                                   "step-* folders"});
   }
-  std::optional<CheckpointError> of_newest;
+  std::optional<CheckpointError> newest_error;
   for (const SavedCheckpoint& saved : list_checkpoints(dir)) {
     try {
       return CheckpointReader(saved.path);
     } catch (const CheckpointError& error) {
-      if (!of_newest) of_newest = error;
+      if (!newest_error) newest_error = error;
       log_warning("checkpoint",
                   fmt::format("{} is skipped: {}", saved.path, text_of(error)));
     }
   }
   // The checkpoint is complete, but for another version of Lockstep.
-  if (of_newest && of_newest->code() == ErrorCode::kCheckpointVersion) {
-    throw *of_newest;
+  if (newest_error && newest_error->code() == ErrorCode::kCheckpointVersion) {
+    throw *newest_error;
   }
-  if (!of_newest) refuse_weights_only(dir);
+  if (!newest_error) refuse_weights_only(dir);
   throw CheckpointError(
       {.code = ErrorCode::kCheckpointMissing,
        .what = "there is no complete checkpoint in " + dir,
        .expected = fmt::format("a folder step-* with {}, {} and {}",
                                kManifestFile, kModelFile, optimizer_file(0, 1)),
-       .got = of_newest ? std::string(of_newest->text()) : "none"});
+       .got = newest_error ? std::string(newest_error->text()) : "none"});
 }
 
 CheckpointReader::CheckpointReader(std::string path)

@@ -52,9 +52,9 @@ class Config {
   int64_t size(const char* key) const {
     const json& value = at(key);
     const bool is_size = value.is_number_integer() && value >= 1 &&
-                         value <= models::kMostOfASize;
+                         value <= models::kMaxModelSize;
     if (!is_size) {
-      refuse(key, fmt::format("1 to {}", models::kMostOfASize), value);
+      refuse(key, fmt::format("1 to {}", models::kMaxModelSize), value);
     }
     return value.get<int64_t>();
   }

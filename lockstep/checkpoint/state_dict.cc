@@ -145,7 +145,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
   const size_t prefix =
       is_wrapped(tensors) && !is_wrapped(wanted) ? kWrapperPrefix.size() : 0;
   std::unordered_map<std::string, torch::Tensor> found;
-  std::vector<std::string> missing, unexpected, misshapen, of_other_type;
+  std::vector<std::string> missing, unexpected, misshapen, with_wrong_type;
   for (const auto& [name, tensor] : tensors) {
     const std::string bare = name.substr(prefix);
     if (!found.emplace(bare, tensor).second) {
@@ -165,7 +165,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
       misshapen.push_back(fmt::format("{} (expected {}, got {})", name,
                                       describe(tensor), describe(given)));
     } else if (const std::string why = mistyped(given, tensor); !why.empty()) {
-      of_other_type.push_back(fmt::format("{} ({})", name, why));
+      with_wrong_type.push_back(fmt::format("{} ({})", name, why));
     }
     copies.push_back({.from = given, .to = tensor});
     found.erase(entry);
@@ -175,10 +175,10 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
     if (found.contains(bare)) unexpected.push_back(in_message(bare));
   }
   const bool names_differ = !missing.empty() || !unexpected.empty();
-  if (names_differ || !misshapen.empty() || !of_other_type.empty()) {
+  if (names_differ || !misshapen.empty() || !with_wrong_type.empty()) {
     const std::string same_model = "build the model that it was saved from";
     const std::string fix =
-        !of_other_type.empty()
+        !with_wrong_type.empty()
             ? same_model +
                   "; only floating types are converted, to floating types"
         : names_differ && differ_by_wrapper(wanted, tensors)
@@ -191,7 +191,7 @@ std::vector<Copy> match(const NamedTensors& wanted, const NamedTensors& tensors,
                              listed("missing", missing),
                              listed("unexpected", unexpected),
                              listed("misshapen", misshapen),
-                             listed("of another type", of_other_type)),
+                             listed("of another type", with_wrong_type)),
          .fix = fix});
   }
   return copies;

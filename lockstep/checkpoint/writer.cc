@@ -129,13 +129,13 @@ std::vector<std::string> together(const ProcessGroup& world,
 CheckpointWriter::CheckpointWriter(std::string dir, int keep,
                                    const ProcessGroup& world)
     : dir_(std::move(dir)), keep_(keep) {
-  constexpr int kFewest = 2;
-  if (keep_ < kFewest) {
+  constexpr int kMin = 2;
+  if (keep_ < kMin) {
     throw InvalidArgument(
         "checkpoint",
         {.code = ErrorCode::kBadOption,
          .what = "too few checkpoints are kept",
-         .expected = fmt::format("at least {}: one may be damaged", kFewest),
+         .expected = fmt::format("at least {}: one may be damaged", kMin),
          .got = fmt::format("{}", keep_)});
   }
   if (world.rank() == 0) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/process.h"

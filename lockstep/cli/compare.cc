@@ -1,5 +1,3 @@
-#include "lockstep/report/measurement/compare.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,14 +10,15 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/options.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
@@ -27,10 +26,11 @@
 #include "lockstep/inspect/device_topology.h"
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/comparison_text.h"
+#include "lockstep/report/measurement/run_comparison.h"
 #include "lockstep/report/measurement/step_time.h"
 #include "lockstep/report/page/comparison_page.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_environment.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::cli {
 namespace {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
@@ -20,17 +21,17 @@ namespace {
 using report::Finding;
 using report::Verdict;
 
-struct Look {
+struct VerdictText {
   const char* name;
   const char* colour;
 };
 
 // In the order of Verdict.
-constexpr std::array<Look, 3> kLooks = {
+constexpr std::array<VerdictText, 3> kVerdictTexts = {
     {{"ok", "\033[32m"}, {"warn", "\033[33m"}, {"fail", "\033[31m"}}};
 
-const Look& look_of(Verdict verdict) {
-  return kLooks[static_cast<size_t>(verdict)];
+const VerdictText& text_of_verdict(Verdict verdict) {
+  return kVerdictTexts[static_cast<size_t>(verdict)];
 }
 
 long count(const std::vector<Finding>& findings, Verdict verdict) {
@@ -51,12 +52,13 @@ void print_text(const std::vector<Finding>& findings) {
           : std::numeric_limits<size_t>::max();
   const size_t indent = width + 8;
   for (const auto& [topic, verdict, found, fix] : findings) {
-    const Look& look = look_of(verdict);
+    const VerdictText& verdict_text = text_of_verdict(verdict);
     // Wraps the text as if the columns before it were empty.
     const std::string lines =
         wrap(std::string(indent, ' ') + found, columns, indent);
-    fmt::print("{}{:<4}{}  {:<{}}  {}\n", is_coloured ? look.colour : "",
-               look.name, is_coloured ? "\033[0m" : "", topic, width,
+    fmt::print("{}{:<4}{}  {:<{}}  {}\n",
+               is_coloured ? verdict_text.colour : "", verdict_text.name,
+               is_coloured ? "\033[0m" : "", topic, width,
                lines.substr(std::min(indent, lines.size())));
     if (fix.empty()) continue;
     fmt::print("{}\n", wrap(std::string(indent, ' ') + "-> " + fix, columns,
@@ -79,7 +81,7 @@ void print_json(const std::vector<Finding>& findings) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const auto& [topic, verdict, found, fix] : findings) {
     list.push_back({{"topic", topic},
-                    {"verdict", look_of(verdict).name},
+                    {"verdict", text_of_verdict(verdict).name},
                     {"found", found},
                     {"fix", fix}});
   }

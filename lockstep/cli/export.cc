@@ -17,8 +17,8 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/weights.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/options.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
@@ -131,7 +131,7 @@ std::string save_tokenizer(const std::string& folder,
 uint64_t to_shard_bytes(const std::string& text) {
   constexpr std::array<std::pair<std::string_view, double>, 4> kUnits{
       {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
-  constexpr double kMost = 1e15;
+  constexpr double kMax = 1e15;
   std::string_view digits = text;
   double factor = 1;
   for (const auto& [unit, bytes] : kUnits) {
@@ -141,7 +141,7 @@ uint64_t to_shard_bytes(const std::string& text) {
     break;
   }
   const double size = parse_number<double>(digits).value_or(0) * factor;
-  if (size >= 1 && size <= kMost) return static_cast<uint64_t>(size);
+  if (size >= 1 && size <= kMax) return static_cast<uint64_t>(size);
   throw BadUsage(
       fmt::format("[usage] --max-shard-size: expected bytes, or a number with "
                   "KB, MB, GB or TB, got '{}'; try --max-shard-size 5GB",

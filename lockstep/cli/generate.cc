@@ -9,8 +9,8 @@
 
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/interrupt.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/options.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"

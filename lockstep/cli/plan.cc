@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/embed/run_options.h"
-#include "lockstep/cli/options.h"
+#include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
@@ -21,7 +21,7 @@ namespace lockstep::cli {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-constexpr size_t kMostChoices = 6;
+constexpr size_t kMaxChoices = 6;
 
 struct PlanFlags {
   ModelFlags model{.model = "gpt2"};
@@ -153,7 +153,7 @@ void print_text(const report::MemoryPlan& plan, const PlanFlags& flags) {
   for (const auto& choice : plan.choices) {
     if (!fits && !choice.fits) continue;
     if (shown++ == 0) fmt::print("\nWith these options it would take\n");
-    if (shown > kMostChoices) break;
+    if (shown > kMaxChoices) break;
     fmt::print("  {:<44} {:>10}\n", choice.options, in_bytes(choice.total));
   }
   if (!fits && shown == 0) {

@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/json.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/ranks.h"
-#include "lockstep/cli/options.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/report/measurement/compare.h"
+#include "lockstep/report/measurement/run_comparison.h"
 
 namespace lockstep::cli {
 namespace {

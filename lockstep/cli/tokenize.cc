@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"

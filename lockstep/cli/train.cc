@@ -5,10 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
-#include "lockstep/cli/embed/run_options.h"
+#include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/cli/embed/run_task.h"
-#include "lockstep/cli/options.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"

@@ -47,7 +47,7 @@ void read_place(const std::string& launcher, Environment& environment) {
   // Both are needed: if one were missing, every rank would start a world of
   // size one.
   environment.world_size =
-      launcher_number("WORLD_SIZE", 1, kMostRanks, launcher);
+      launcher_number("WORLD_SIZE", 1, kMaxRanks, launcher);
   environment.rank =
       launcher_number("RANK", 0, environment.world_size - 1, launcher);
   if (environment.world_size == 1) return;

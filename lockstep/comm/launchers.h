@@ -12,7 +12,7 @@
 namespace lockstep {
 
 /// More ranks than any job has. A larger number is an error.
-inline constexpr int kMostRanks = 1 << 20;
+inline constexpr int kMaxRanks = 1 << 20;
 
 // Read the variables of each launcher. They return nothing if another launcher
 // started this process, and no address if the world is only this process. They

@@ -47,7 +47,7 @@ std::optional<Environment> openmpi_environment() {
   Environment result;
   result.launcher = "openmpi";
   result.world_size =
-      launcher_number("OMPI_COMM_WORLD_SIZE", 1, kMostRanks, launcher);
+      launcher_number("OMPI_COMM_WORLD_SIZE", 1, kMaxRanks, launcher);
   result.rank = launcher_number("OMPI_COMM_WORLD_RANK", 0,
                                 result.world_size - 1, launcher);
   if (result.world_size == 1) return result;

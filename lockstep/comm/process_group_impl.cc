@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kPieceOfTorch{5000};
 constexpr std::string_view kBeforeType = " on ";
 // Texts that are longer together are read one by one, so that the store does
 // not keep them twice.
-constexpr size_t kMostJoinedBytes = 1 << 20;
+constexpr size_t kMaxJoinedBytes = 1 << 20;
 constexpr const char* kTooLong = "too long";
 
 double seconds_of(std::chrono::milliseconds time) {
@@ -173,11 +173,11 @@ std::string ProcessGroup::Impl::choose_backend(
   std::string name = options_.backend();
   const bool is_one_host = local_size == size;
   if (name == "auto") {
-    const auto of_devices = device_backend(options_.device_type());
-    name = of_devices ? of_devices->name : is_one_host ? "shm" : "tcp";
+    const auto registered = device_backend(options_.device_type());
+    name = registered ? registered->name : is_one_host ? "shm" : "tcp";
   }
-  const auto of_devices = device_backend(name);
-  if (name != "shm" && name != "tcp" && !of_devices) {
+  const auto registered = device_backend(name);
+  if (name != "shm" && name != "tcp" && !registered) {
     throw InvalidArgument(
         "comm",
         {.code = ErrorCode::kUnknownName,
@@ -185,7 +185,7 @@ std::string ProcessGroup::Impl::choose_backend(
          .expected = fmt::format("one of {}", fmt::join(backend_names(), ", ")),
          .got = name});
   }
-  if (of_devices && of_devices->device_type != options_.device_type()) {
+  if (registered && registered->device_type != options_.device_type()) {
     throw InvalidArgument(
         "comm",
         {.code = ErrorCode::kBadOption,
@@ -193,7 +193,7 @@ std::string ProcessGroup::Impl::choose_backend(
                              c10::DeviceTypeName(options_.device_type(), true)),
          .fix = fmt::format(
              "set ProcessGroupOptions().device_type() to {}, or use shm or tcp",
-             c10::DeviceTypeName(of_devices->device_type, true))});
+             c10::DeviceTypeName(registered->device_type, true))});
   }
   if (name == "shm" && !is_one_host) {
     throw InvalidArgument(
@@ -208,21 +208,21 @@ std::string ProcessGroup::Impl::choose_backend(
 }
 
 void ProcessGroup::Impl::connect(const std::string& backend_name) {
-  const auto of_devices = device_backend(backend_name);
-  if (of_devices) avoid_bad_links(*of_devices);
+  const auto registered = device_backend(backend_name);
+  if (registered) avoid_bad_links(*registered);
   if (options_.device_type() != torch::kCPU) {
     const std::string host_backend = local_size == size ? "shm" : "tcp";
     host_transport = connect_host(
-        of_devices ? host_backend : backend_name,
+        registered ? host_backend : backend_name,
         c10::make_intrusive<c10d::PrefixStore>("host", store), torch::kCPU);
   }
-  if (!of_devices) {
+  if (!registered) {
     transport = connect_host(backend_name, store, options_.device_type());
     return;
   }
   transport = std::make_shared<DeviceTransport>(
-      of_devices->make(store, rank, size, timeout), of_devices->name,
-      of_devices->device_type, timeout);
+      registered->make(store, rank, size, timeout), registered->name,
+      registered->device_type, timeout);
 }
 
 std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
@@ -252,10 +252,10 @@ void ProcessGroup::Impl::avoid_bad_links(const DeviceBackend& backend) const {
       if (chosen_path(link) == CopyPath::kStaged) found = link.name();
     }
   }
-  const auto of_ranks = all_gather_text(found);
-  const auto bad = std::find_if(of_ranks.begin(), of_ranks.end(),
+  const auto per_rank = all_gather_text(found);
+  const auto bad = std::find_if(per_rank.begin(), per_rank.end(),
                                 [](const auto& text) { return !text.empty(); });
-  if (bad == of_ranks.end()) return;
+  if (bad == per_rank.end()) return;
   if (backend.name == "nccl") {
     ::setenv("NCCL_P2P_DISABLE", "1", /*overwrite=*/1);
     return;
@@ -358,7 +358,7 @@ std::vector<std::string> ProcessGroup::Impl::all_gather_text(
   if (rank == 0) {
     const std::string joined = joined_texts(texts);
     store->set(joined_key,
-               joined.size() <= kMostJoinedBytes ? joined : kTooLong);
+               joined.size() <= kMaxJoinedBytes ? joined : kTooLong);
   }
   return texts;
 }

@@ -6,8 +6,8 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/comm/launchers.h"
 #include "lockstep/store/socket_address.h"
 
@@ -30,7 +30,8 @@ std::optional<int64_t> step() {
 
 /// Returns the variable of the step if it is set, otherwise that of the job. A
 /// step may be smaller than its job.
-std::string of_step_or_job(const std::string& step, const std::string& job) {
+std::string step_or_job_variable(const std::string& step,
+                                 const std::string& job) {
   return env(step) ? step : job;
 }
 
@@ -81,7 +82,7 @@ std::string_view take_ranges(std::string_view& text) {
 /// Removes and returns a number of ranks, or 0 if there is no such number.
 int take_count(std::string_view& text) {
   const auto count = parse_number<int>(take(text, kDigits));
-  return count && *count <= kMostRanks ? *count : 0;
+  return count && *count <= kMaxRanks ? *count : 0;
 }
 
 }  // namespace
@@ -123,8 +124,8 @@ int tasks_of_node(std::string_view list, std::string_view variable, int node,
     if (nodes <= node && node < nodes + times) result = count;
     nodes += times;
     tasks += int64_t{count} * times;
-    if (tasks > kMostRanks) {
-      refuse(variable, fmt::format("up to {}", kMostRanks), list);
+    if (tasks > kMaxRanks) {
+      refuse(variable, fmt::format("up to {}", kMaxRanks), list);
     }
   } while (take(rest, ','));
   if (!rest.empty()) refuse(variable, kExpected, list);
@@ -142,16 +143,16 @@ std::optional<Environment> slurm_environment() {
   const std::string launcher = "srun";
   Environment result;
   result.launcher = "slurm";
-  result.world_size =
-      launcher_number(of_step_or_job("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1,
-                      kMostRanks, launcher);
+  result.world_size = launcher_number(
+      step_or_job_variable("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1,
+      kMaxRanks, launcher);
   result.rank =
       launcher_number("SLURM_PROCID", 0, result.world_size - 1, launcher);
   if (result.world_size == 1) return result;
 
   result.node_rank = launcher_number("SLURM_NODEID", 0, result.rank, launcher);
   const std::string tasks =
-      of_step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+      step_or_job_variable("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   int total = 0;
   result.local_world_size = tasks_of_node(launcher_text(tasks, launcher), tasks,
                                           result.node_rank, total);
@@ -178,7 +179,7 @@ std::optional<Environment> slurm_environment() {
     result.master_addr = store::loopback_host();
   } else if (!env("MASTER_ADDR")) {
     const std::string hosts =
-        of_step_or_job("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+        step_or_job_variable("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
     result.master_addr = first_host(launcher_text(hosts, launcher), hosts);
   }
   return result;

@@ -19,7 +19,7 @@ namespace {
 using State = SnapshotOffer::State;
 
 constexpr double kHoldTimeoutS = 60;
-constexpr int kLookEveryMs = 50;
+constexpr int kPollEveryMs = 50;
 
 // Returns the size of the marks before the content, one for each worker.
 size_t marks_bytes(const ControlBlock& block) {
@@ -33,7 +33,7 @@ size_t marks_bytes(const ControlBlock& block) {
 void wait_while(const SnapshotOffer& offer, State state) {
   static_assert(sizeof(offer.state) == sizeof(std::atomic<uint32_t>));
   shm::futex_wait(reinterpret_cast<const std::atomic<uint32_t>&>(offer.state),
-                  static_cast<uint32_t>(state), kLookEveryMs);
+                  static_cast<uint32_t>(state), kPollEveryMs);
 }
 
 void set_state(SnapshotOffer& offer, State state) {

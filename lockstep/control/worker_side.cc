@@ -107,7 +107,7 @@ bool is_regroup_wanted() {
 std::optional<RankAssignment> wait_for_next(const std::string& why,
                                             const std::function<bool()>& stop) {
   if (!may_wait()) return std::nullopt;
-  constexpr int kLookForGroupEveryMs = 100;
+  constexpr int kPollForGroupEveryMs = 100;
   WorkerSlot& slot = *own_slot();
   const uint32_t attempt = slot.attempt.load();
   slot.reason.fill(0);
@@ -124,7 +124,7 @@ std::optional<RankAssignment> wait_for_next(const std::string& why,
       slot.waits_after.store(0);
       return std::nullopt;
     }
-    shm::futex_wait(slot.attempt, attempt, kLookForGroupEveryMs);
+    shm::futex_wait(slot.attempt, attempt, kPollForGroupEveryMs);
   }
   slot.waits_after.store(0);
   enter(Phase::kStart);

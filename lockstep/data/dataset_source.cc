@@ -21,13 +21,13 @@ c10::IValue stack_tuples(const std::vector<c10::IValue>& values) {
   const size_t count = values.front().toTupleRef().elements().size();
   std::vector<c10::IValue> stacked;
   for (size_t i = 0; i < count; ++i) {
-    std::vector<c10::IValue> of_samples;
+    std::vector<c10::IValue> sample_values;
     for (const c10::IValue& value : values) {
       const auto& elements = value.toTupleRef().elements();
       if (elements.size() != count) refuse("tuples of different lengths");
-      of_samples.push_back(elements[i]);
+      sample_values.push_back(elements[i]);
     }
-    stacked.push_back(stack(of_samples));
+    stacked.push_back(stack(sample_values));
   }
   return c10::ivalue::Tuple::create(std::move(stacked));
 }
@@ -48,15 +48,15 @@ c10::IValue stack_dicts(const std::vector<c10::IValue>& values) {
   const auto first = values.front().toGenericDict();
   auto stacked = first.copy();
   for (const auto& entry : first) {
-    std::vector<c10::IValue> of_samples;
+    std::vector<c10::IValue> sample_values;
     for (const c10::IValue& value : values) {
       const auto dict = value.toGenericDict();
       if (!dict.contains(entry.key()) || dict.size() != first.size()) {
         refuse("dicts with different keys");
       }
-      of_samples.push_back(dict.at(entry.key()));
+      sample_values.push_back(dict.at(entry.key()));
     }
-    stacked.insert_or_assign(entry.key(), stack(of_samples));
+    stacked.insert_or_assign(entry.key(), stack(sample_values));
   }
   return stacked;
 }
@@ -86,13 +86,13 @@ c10::IValue stack(const std::vector<c10::IValue>& values) {
     const size_t count = first.toTensorList().size();
     c10::List<torch::Tensor> stacked;
     for (size_t i = 0; i < count; ++i) {
-      std::vector<c10::IValue> of_samples;
+      std::vector<c10::IValue> sample_values;
       for (const c10::IValue& value : values) {
         const auto list = value.toTensorList();
         if (list.size() != count) refuse("lists of different lengths");
-        of_samples.emplace_back(list.get(i));
+        sample_values.emplace_back(list.get(i));
       }
-      stacked.push_back(stack_tensors(of_samples));
+      stacked.push_back(stack_tensors(sample_values));
     }
     return stacked;
   }

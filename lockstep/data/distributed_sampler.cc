@@ -7,7 +7,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/data/random_stream.h"
 
 namespace lockstep::data {

@@ -8,8 +8,8 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/data/data_folder.h"
 #include "lockstep/data/datasets.h"
 #include "lockstep/data/images/decode_image.h"
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Limits the depth: a link to a folder above would never end.
-constexpr int kMostFolders = 16;
+constexpr int kMaxFolders = 16;
 
 /// A folder with images of one class, relative to the folder of the split, and
 /// the names of its images.
@@ -61,11 +61,11 @@ std::vector<std::string> class_names(const fs::path& path) {
 void add_folder(const fs::path& root, const std::string& relative,
                 int64_t label, int depth, std::vector<LabelledFolder>& folders,
                 LeftOut& left_out) {
-  if (depth > kMostFolders) {
+  if (depth > kMaxFolders) {
     throw DataError(
         {.code = ErrorCode::kFileAccess,
          .what = "can't read folder " + (root / relative).string(),
-         .got = fmt::format("more than {} folders in each other", kMostFolders),
+         .got = fmt::format("more than {} folders in each other", kMaxFolders),
          .fix = "remove the link that leads to a folder above it"});
   }
   LabelledFolder folder{.path = relative, .label = label};
@@ -244,13 +244,13 @@ class ImageFolder : public Dataset {
 
 std::shared_ptr<const Dataset> image_folder(const std::string& dir, Split split,
                                             int64_t image_size, bool warns) {
-  constexpr int64_t kLeast = 8;
-  constexpr int64_t kMost = 1024;
-  if (image_size < kLeast || image_size > kMost) {
+  constexpr int64_t kMin = 8;
+  constexpr int64_t kMax = 1024;
+  if (image_size < kMin || image_size > kMax) {
     throw InvalidArgument(
         "data", {.code = ErrorCode::kBadOption,
                  .what = "can't make images of that size",
-                 .expected = fmt::format("{} to {} pixels", kLeast, kMost),
+                 .expected = fmt::format("{} to {} pixels", kMin, kMax),
                  .got = fmt::format("{}", image_size)});
   }
   return std::make_shared<ImageFolder>(dir, split, image_size, warns);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::data::detail {
 

@@ -29,7 +29,7 @@ struct BatchPart {
 
   /// Returns the part of `rank` in a group of `size` ranks that have a shard
   /// each.
-  static BatchPart of_rank(int64_t size, int64_t rank) {
+  static BatchPart for_rank(int64_t size, int64_t rank) {
     return {.shards = size, .first = rank, .last = rank + 1};
   }
 };

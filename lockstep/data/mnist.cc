@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/data/data_folder.h"
 #include "lockstep/data/datasets.h"
 #include "lockstep/data/images/idx_file.h"
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kSmallSide = 28;
 constexpr int64_t kSmallBytes = kSmallSide * kSmallSide;
 // MNIST has 60,000. The limit keeps a small file from filling the memory.
-constexpr int64_t kMostImages = 1'000'000;
+constexpr int64_t kMaxImages = 1'000'000;
 
 struct MnistForm {
   std::string name;  ///< name in --data
@@ -79,8 +79,8 @@ std::shared_ptr<const Dataset> open_mnist(const MnistForm& form,
   const auto images_path = find_idx(form, dir, part + "-images-idx3-ubyte");
   const auto labels_path = find_idx(form, dir, part + "-labels-idx1-ubyte");
   auto images = read_idx(images_path, {kAnySize, kSmallSide, kSmallSide},
-                         kMostImages * kSmallBytes);
-  auto labels = read_idx(labels_path, {kAnySize}, kMostImages);
+                         kMaxImages * kSmallBytes);
+  auto labels = read_idx(labels_path, {kAnySize}, kMaxImages);
   if (images.sizes[0] != labels.sizes[0] || images.sizes[0] == 0) {
     throw DataError(
         {.code = ErrorCode::kMalformedData,

@@ -71,10 +71,10 @@ int brightness(const Colour& colour) {
 // often, the pixels of a class would average to grey, and a multi-layer
 // perceptron would take very long to learn anything.
 Colour ink_on(RandomStream& random, const Colour& ground) {
-  constexpr int kLeastContrast = 220;
+  constexpr int kMinContrast = 220;
   while (true) {
     const Colour colour = random_colour(random, 80, 255);
-    if (brightness(colour) - brightness(ground) >= kLeastContrast) {
+    if (brightness(colour) - brightness(ground) >= kMinContrast) {
       return colour;
     }
   }

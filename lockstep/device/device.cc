@@ -11,8 +11,8 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda/cuda.h"

@@ -65,11 +65,11 @@ size_t DonatedMemory::bytes_for(std::span<const int64_t> tensor_bytes) {
 
 std::vector<int64_t> DonatedMemory::tensors_of_backward(
     std::vector<int64_t> gradient_bytes) {
-  std::map<int, int64_t> of_each_class;
+  std::map<int, int64_t> bytes_by_class;
   for (const int64_t bytes : gradient_bytes) {
-    of_each_class[size_class_for_data(bytes).index] = bytes;
+    bytes_by_class[size_class_for_data(bytes).index] = bytes;
   }
-  for (const auto& [index, bytes] : of_each_class) {
+  for (const auto& [index, bytes] : bytes_by_class) {
     gradient_bytes.push_back(bytes);
   }
   return gradient_bytes;

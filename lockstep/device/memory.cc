@@ -13,9 +13,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/block_cache.h"
 #include "lockstep/device/memory_account.h"
@@ -72,8 +72,8 @@ bool is_in_backward() {
 }
 
 BlockHeader* take_block(size_t bytes) {
-  constexpr size_t kMost = size_t{1} << 46;
-  if (bytes > kMost) out_of_memory(bytes);
+  constexpr size_t kMax = size_t{1} << 46;
+  if (bytes > kMax) out_of_memory(bytes);
   MemoryAccount& account = account_of(charged_device.index);
   const int64_t rounded = rounded_up(static_cast<int64_t>(bytes));
   const SizeClass size_class = size_class_for_data(rounded);

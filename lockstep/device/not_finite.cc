@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep {
 

@@ -113,7 +113,7 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return mixed;
 }
 
-RandomState RandomState::of_thread() {
+RandomState RandomState::from_thread() {
   RandomState state;
   if (scope_generator != nullptr) {
     state.cpu_ = scope_generator->clone();

@@ -16,7 +16,7 @@ class RandomState {
  public:
   /// Returns the state of the calling thread: that of its RandomScope, or else
   /// that of LibTorch's default generator.
-  static RandomState of_thread();
+  static RandomState from_thread();
 
  private:
   friend class RandomScope;

@@ -20,21 +20,21 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/file_lock.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::download {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostRecordBytes = 64 << 10;
+constexpr size_t kMaxRecordBytes = 64 << 10;
 // Limit on the size of files that are skipped, such as a page about the
 // dataset.
-constexpr int64_t kMostOtherBytes = 1 << 20;
-constexpr int kMostEntries = 1000;
+constexpr int64_t kMaxOtherBytes = 1 << 20;
+constexpr int kMaxEntries = 1000;
 
 // Returns the digest of a file in hex. Throws IoError.
 template <class D>
@@ -104,7 +104,7 @@ std::map<std::string, std::string> read_record(const std::string& path,
                                                const RemoteFile& file) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
-  std::string text = read_file(path, kMostRecordBytes);
+  std::string text = read_file(path, kMaxRecordBytes);
   if (!text.starts_with(origin_line(file))) return {};
   text.erase(0, origin_line(file).size());
   std::map<std::string, std::string> digests;
@@ -246,7 +246,7 @@ class Archive {
     const int result = archive_read_next_header(reader_.get(), &entry);
     if (result == ARCHIVE_EOF) return nullptr;
     check(result);
-    if (++entries_ > kMostEntries) refuse("more files than a dataset has");
+    if (++entries_ > kMaxEntries) refuse("more files than a dataset has");
     return entry;
   }
 
@@ -350,7 +350,7 @@ std::map<std::string, std::string> unpack(const std::string& archive,
       }
       digests[member->name] =
           unpack_member(reader, *member, dir + "/" + member->name);
-    } else if (archive_entry_size(entry) > kMostOtherBytes) {
+    } else if (archive_entry_size(entry) > kMaxOtherBytes) {
       reader.refuse("a large file that is not of the dataset: " + shown(path));
     }
   }

@@ -20,10 +20,10 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::download {
 namespace {
@@ -31,12 +31,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr long kStallBytesPerSecond = 1024;
-constexpr long kMostRedirections = 10;
-constexpr int64_t kMostErrorPageBytes = 1 << 20;
-constexpr size_t kMostVersionBytes = 1024;
+constexpr long kMaxRedirections = 10;
+constexpr int64_t kMaxErrorPageBytes = 1 << 20;
+constexpr size_t kMaxVersionBytes = 1024;
 // A try that downloads this much resets the number of attempts.
-constexpr int64_t kLeastShareOfRest = 100;
-constexpr int64_t kMostWantedBytes = 1 << 20;
+constexpr int64_t kMinShareOfRest = 100;
+constexpr int64_t kMaxWantedBytes = 1 << 20;
 
 using Headers = std::unique_ptr<curl_slist, void (*)(curl_slist*)>;
 
@@ -103,7 +103,7 @@ class Fetch {
   // server that sends one byte each time would keep us busy forever.
   bool has_got_on(int64_t before) const {
     const int64_t wanted =
-        std::min((bytes_ - before) / kLeastShareOfRest, kMostWantedBytes);
+        std::min((bytes_ - before) / kMinShareOfRest, kMaxWantedBytes);
     return had_ - before >= std::max<int64_t>(wanted, 1);
   }
 
@@ -130,7 +130,7 @@ class Fetch {
     set(CURLOPT_PROTOCOLS_STR, "https");
     set(CURLOPT_REDIR_PROTOCOLS_STR, "https");
     set(CURLOPT_FOLLOWLOCATION, 1L);
-    set(CURLOPT_MAXREDIRS, kMostRedirections);
+    set(CURLOPT_MAXREDIRS, kMaxRedirections);
     set(CURLOPT_USERAGENT, "lockstep");
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_CONNECTTIMEOUT_MS,
@@ -271,7 +271,7 @@ class Fetch {
         return CURL_WRITEFUNC_ERROR;
       if (!fetch.is_file_) {
         fetch.error_page_bytes_ += static_cast<int64_t>(size);
-        return fetch.error_page_bytes_ > kMostErrorPageBytes
+        return fetch.error_page_bytes_ > kMaxErrorPageBytes
                    ? CURL_WRITEFUNC_ERROR
                    : size;
       }
@@ -328,7 +328,7 @@ class Fetch {
     std::error_code error;
     if (!fs::is_regular_file(version_path(path_), error)) return "";
     const std::string version =
-        read_file(version_path(path_), kMostVersionBytes);
+        read_file(version_path(path_), kMaxVersionBytes);
     return shown(version) == version ? version : "";
   }
 

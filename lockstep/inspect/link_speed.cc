@@ -79,7 +79,7 @@ bool await(const Ball& ball, int turn) {
 
 double latency_of_slices(End& from, End& to) {
   constexpr int kRounds = 2000;
-  constexpr double kMostSeconds = 0.2;  // reached only on busy cores
+  constexpr double kMaxSeconds = 0.2;  // reached only on busy cores
   Ball ball;
   double seconds = 0;
   int rounds = 0;
@@ -90,7 +90,7 @@ double latency_of_slices(End& from, End& to) {
   });
   from.start([&] {
     const Stopwatch watch;
-    while (rounds < kRounds && watch.seconds() < kMostSeconds) {
+    while (rounds < kRounds && watch.seconds() < kMaxSeconds) {
       ball.turn.store(2 * rounds + 1, std::memory_order_release);
       await(ball, 2 * rounds + 2);
       ++rounds;

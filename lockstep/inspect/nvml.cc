@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::inspect {
 namespace {
@@ -22,10 +22,10 @@ namespace {
 using Handle = void*;
 using Result = int;
 constexpr Result kSuccess = 0;
-constexpr unsigned kMostNvLinks = 36;  // NVML_NVLINK_MAX_LINKS
-constexpr unsigned kCapsNvLink = 2;    // NVML_P2P_CAPS_INDEX_NVLINK
-constexpr unsigned kCpuWords = 64;     // 4,096 cores
-constexpr size_t kUuidBytes = 96;      // NVML_DEVICE_UUID_V2_BUFFER_SIZE
+constexpr unsigned kMaxNvLinks = 36;  // NVML_NVLINK_MAX_LINKS
+constexpr unsigned kCapsNvLink = 2;   // NVML_P2P_CAPS_INDEX_NVLINK
+constexpr unsigned kCpuWords = 64;    // 4,096 cores
+constexpr size_t kUuidBytes = 96;     // NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
 struct PciInfo {  // nvmlPciInfo_t
   char bus_id_legacy[16];
@@ -160,7 +160,7 @@ class Nvml {
   int nv_links(Handle one, Handle other) const {
     const std::string peer = bus_id(other);
     int direct = 0, up = 0;
-    for (unsigned link = 0; link < kMostNvLinks; ++link) {
+    for (unsigned link = 0; link < kMaxNvLinks; ++link) {
       unsigned is_active = 0;
       if (link_state_(one, link, &is_active) != kSuccess || is_active == 0) {
         continue;

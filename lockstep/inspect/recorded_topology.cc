@@ -8,14 +8,14 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::inspect {
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 20;
-constexpr size_t kMostDevices = 1024;
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxDevices = 1024;
 constexpr const char* kFormat = "lockstep-topology";
 
 [[noreturn]] void fail(const std::string& what, const std::string& expected,
@@ -114,8 +114,8 @@ Topology parse_matrix(const std::string& text) {
   for (size_t i = 0; i < header.size(); ++i) {
     if (is_device(header[i])) columns.push_back(i);
   }
-  if (columns.size() > kMostDevices) {
-    fail("there are too many devices", fmt::format("at most {}", kMostDevices),
+  if (columns.size() > kMaxDevices) {
+    fail("there are too many devices", fmt::format("at most {}", kMaxDevices),
          fmt::format("{}", columns.size()));
   }
   const auto cell_named = [&](const std::vector<std::string>& cells,
@@ -174,7 +174,7 @@ Topology topology_of_json(const std::string& text) {
   } catch (const nlohmann::json::exception& error) {
     fail("this JSON is no topology", "devices and connections", text_of(error));
   }
-  if (topology.devices.size() > kMostDevices ||
+  if (topology.devices.size() > kMaxDevices ||
       topology.connections.size() != topology.devices.size()) {
     fail("the matrix has another number of rows than there are devices",
          fmt::format("{}", topology.devices.size()),
@@ -195,7 +195,7 @@ Topology parse_topology(const std::string& text) {
 }
 
 Topology read_topology(const std::string& path) {
-  return parse_topology(read_file(path, kMostBytes));
+  return parse_topology(read_file(path, kMaxBytes));
 }
 
 nlohmann::ordered_json to_json(const Topology& topology) {

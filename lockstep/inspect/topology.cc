@@ -73,10 +73,10 @@ Connection parse_connection(const std::string& text) {
       return {meaning.kind};
     }
   }
-  constexpr int kMostLinks = 1024;
+  constexpr int kMaxLinks = 1024;
   const auto links =
       text.starts_with("NV") ? parse_number<int>(text.substr(2)) : std::nullopt;
-  if (links && *links >= 1 && *links <= kMostLinks) {
+  if (links && *links >= 1 && *links <= kMaxLinks) {
     return {ConnectionKind::kNvLink, *links};
   }
   throw InvalidArgument(

@@ -27,10 +27,10 @@ void check_reduction(const Options& options) {
 /// Returns the number of predictions in `logits`. Its classes are in dimension
 /// 1, or in dimension 0 if there is no other.
 double predictions_of(const Tensor& logits) {
-  const int64_t of_classes = logits.dim() > 1 ? 1 : 0;
+  const int64_t class_dim = logits.dim() > 1 ? 1 : 0;
   double predictions = 1;
   for (int64_t dim = 0; dim < logits.dim(); ++dim) {
-    if (dim != of_classes) predictions *= static_cast<double>(logits.size(dim));
+    if (dim != class_dim) predictions *= static_cast<double>(logits.size(dim));
   }
   return predictions;
 }

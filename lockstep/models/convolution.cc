@@ -188,26 +188,29 @@ class ConvolutionByRows : public torch::autograd::Function<ConvolutionByRows> {
     const Tensor upstream = upstreams[0].to(x.scalar_type());
     const bool for_x = context->needs_input_grad(0);
     const bool for_weight = context->needs_input_grad(1);
-    const auto of_libtorch = [&](bool images, bool weights) {
+    const auto libtorch_backward = [&](bool images, bool weights) {
       return at::convolution_backward(
           upstream, x, weight, c10::nullopt, {window.stride, window.stride},
           {window.padding_y, window.padding_x}, {1, 1}, false, {0, 0}, 1,
           {images, weights, false});
     };
-    Tensor of_x, of_weight;
+    Tensor grad_x, grad_weight;
     if (torch::GradMode::is_enabled()) {
       // With a graph, for second derivatives.
-      std::tie(of_x, of_weight, std::ignore) = of_libtorch(for_x, for_weight);
+      std::tie(grad_x, grad_weight, std::ignore) =
+          libtorch_backward(for_x, for_weight);
     } else {
       const Tensor above =
           upstream.contiguous(torch::MemoryFormat::ChannelsLast);
       if (for_x) {
-        of_x = window.stride == 1 ? gradient_of_images(above, weight, window)
-                                  : std::get<0>(of_libtorch(true, false));
+        grad_x = window.stride == 1
+                     ? gradient_of_images(above, weight, window)
+                     : std::get<0>(libtorch_backward(true, false));
       }
-      if (for_weight) of_weight = gradient_of_weight(above, x, weight, window);
+      if (for_weight)
+        grad_weight = gradient_of_weight(above, x, weight, window);
     }
-    return {of_x, of_weight, {}, {}, {}};
+    return {grad_x, grad_weight, {}, {}, {}};
   }
 
  private:

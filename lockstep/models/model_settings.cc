@@ -64,11 +64,11 @@ int64_t setting_size(const std::map<std::string, std::string>& settings,
                      const char* key) {
   const std::string& text = setting_text(settings, key);
   const auto size = parse_number<int64_t>(text);
-  if (size && *size >= 0 && *size <= kMostOfASize) return *size;
+  if (size && *size >= 0 && *size <= kMaxModelSize) return *size;
   throw InvalidArgument("models",
                         {.code = ErrorCode::kBadOption,
                          .what = fmt::format("'{}' of a model can't be", key),
-                         .expected = fmt::format("0 to {}", kMostOfASize),
+                         .expected = fmt::format("0 to {}", kMaxModelSize),
                          .got = text.substr(0, 40)});
 }
 

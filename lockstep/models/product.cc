@@ -84,26 +84,26 @@ class LinearInPanels : public torch::autograd::Function<LinearInPanels> {
     const Tensor weight = saved[1].contiguous();
     const bool for_x = context->needs_input_grad(0);
     const bool for_weight = context->needs_input_grad(1);
-    Tensor of_x, of_weight, of_bias;
+    Tensor grad_x, grad_weight, grad_bias;
     if (context->needs_input_grad(2)) {
-      of_bias = upstream.sum(0).to(torch::kBFloat16);
+      grad_bias = upstream.sum(0).to(torch::kBFloat16);
     }
     if (torch::GradMode::is_enabled()) {
       // With a graph, for second derivatives.
-      of_x = upstream.mm(weight.to(torch::kFloat32)).to(torch::kBFloat16);
-      of_weight = upstream.t().mm(x).to(torch::kBFloat16);
-      return {of_x, of_weight, of_bias};
+      grad_x = upstream.mm(weight.to(torch::kFloat32)).to(torch::kBFloat16);
+      grad_weight = upstream.t().mm(x).to(torch::kBFloat16);
+      return {grad_x, grad_weight, grad_bias};
     }
-    if (for_x) of_x = torch::zeros_like(x);
-    if (for_weight) of_weight = torch::empty_like(weight);
+    if (for_x) grad_x = torch::zeros_like(x);
+    if (for_weight) grad_weight = torch::empty_like(weight);
     for_panels(weight, [&](const Tensor& panel, int64_t first, int64_t count) {
       const Tensor part = upstream.narrow(1, first, count);
-      if (for_x) of_x.addmm_(part, panel);
+      if (for_x) grad_x.addmm_(part, panel);
       if (for_weight)
-        narrow_to(part.t().mm(x), of_weight.narrow(0, first, count));
+        narrow_to(part.t().mm(x), grad_weight.narrow(0, first, count));
     });
-    if (for_x) of_x = of_x.to(torch::kBFloat16);
-    return {of_x, of_weight, of_bias};
+    if (for_x) grad_x = grad_x.to(torch::kBFloat16);
+    return {grad_x, grad_weight, grad_bias};
   }
 };
 

@@ -16,7 +16,7 @@
 namespace lockstep::monitor {
 namespace {
 
-constexpr size_t kMostName = 256;  // bytes
+constexpr size_t kMaxName = 256;  // bytes
 constexpr std::array<const char*, 5> kNotes{"", "slow", "stale", "lost",
                                             "ended"};
 
@@ -103,7 +103,7 @@ std::optional<double> Job::seconds_left() const {
 
 Job make_job(std::string name, std::string folder,
              std::vector<RankStatus> ranks, double now) {
-  Job job{.name = printable_line(name, kMostName),
+  Job job{.name = printable_line(name, kMaxName),
           .folder = std::move(folder),
           .ranks = std::move(ranks),
           .notes = {},
@@ -168,8 +168,8 @@ std::string jobs_json(const std::vector<Job>& jobs) {
 
 std::string jobs_metrics(const std::vector<Job>& jobs) {
   std::string out;
-  const auto of_ranks = [&](const char* name, const char* type,
-                            const char* help, const auto& value) {
+  const auto add_rank_metric = [&](const char* name, const char* type,
+                                   const char* help, const auto& value) {
     Samples samples;
     for (const Job& job : jobs) {
       for (size_t r = 0; r < job.ranks.size(); ++r) {
@@ -184,14 +184,14 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
     }
     add_metric(out, name, type, help, samples);
   };
-  const auto of_status = [&](const char* name, const char* type,
-                             const char* help, const auto member) {
-    of_ranks(name, type, help, [&](const RankStatus& status, RankNote) {
+  const auto add_status_metric = [&](const char* name, const char* type,
+                                     const char* help, const auto member) {
+    add_rank_metric(name, type, help, [&](const RankStatus& status, RankNote) {
       return status.*member;
     });
   };
-  const auto of_devices = [&](const char* name, const char* help,
-                              const auto member) {
+  const auto add_device_metric = [&](const char* name, const char* help,
+                                     const auto member) {
     Samples samples;
     for (const Job& job : jobs) {
       for (const RankStatus& status : job.ranks) {
@@ -206,48 +206,50 @@ std::string jobs_metrics(const std::vector<Job>& jobs) {
     }
     add_metric(out, name, "gauge", help, samples);
   };
-  of_status("steps_total", "counter", "Finished steps.", &RankStatus::step);
-  of_status("steps_planned", "gauge", "Steps of the whole run.",
-            &RankStatus::total_steps);
-  of_status("step_seconds", "gauge", "Mean time of the last steps.",
-            &RankStatus::step_s);
-  of_status("samples_per_second", "gauge", "Samples per second of all ranks.",
-            &RankStatus::samples_per_s);
-  of_status("wait_ratio", "gauge",
-            "Share of the time spent waiting for ranks or data.",
-            &RankStatus::wait_fraction);
-  of_status(
+  add_status_metric("steps_total", "counter", "Finished steps.",
+                    &RankStatus::step);
+  add_status_metric("steps_planned", "gauge", "Steps of the whole run.",
+                    &RankStatus::total_steps);
+  add_status_metric("step_seconds", "gauge", "Mean time of the last steps.",
+                    &RankStatus::step_s);
+  add_status_metric("samples_per_second", "gauge",
+                    "Samples per second of all ranks.",
+                    &RankStatus::samples_per_s);
+  add_status_metric("wait_ratio", "gauge",
+                    "Share of the time spent waiting for ranks or data.",
+                    &RankStatus::wait_fraction);
+  add_status_metric(
       "communication_ratio", "gauge",
       "Share of the time spent on communication that no computation hides.",
       &RankStatus::communication_fraction);
-  of_status("restarts_total", "counter", "Attempts after the first.",
-            &RankStatus::restarts);
-  of_ranks("slow", "gauge", "1 if the other ranks wait for this one.",
-           [](const RankStatus&, RankNote note) {
-             return note == RankNote::kSlow ? 1.0 : 0.0;
-           });
-  of_ranks("up", "gauge", "1 if the rank's process is running.",
-           [](const RankStatus&, RankNote note) {
-             const bool is_gone =
-                 note == RankNote::kLost || note == RankNote::kEnded;
-             return is_gone ? 0.0 : 1.0;
-           });
-  of_status("updated_timestamp_seconds", "gauge",
-            "Time of the rank's report, in seconds since 1970.",
-            &RankStatus::updated_at);
-  of_ranks("loss", "gauge", "Loss of the last step.",
-           [](const RankStatus& status, RankNote) {
-             return status.losses.empty()
-                        ? std::nullopt
-                        : std::optional(status.losses.back().loss);
-           });
-  of_devices("device_busy_ratio",
-             "Share of the time in which the device computes.",
-             &DeviceStatus::busy_fraction);
-  of_devices("device_memory_bytes", "Bytes of tensors.",
-             &DeviceStatus::memory_bytes);
-  of_devices("device_memory_peak_bytes", "Peak bytes of tensors.",
-             &DeviceStatus::memory_peak_bytes);
+  add_status_metric("restarts_total", "counter", "Attempts after the first.",
+                    &RankStatus::restarts);
+  add_rank_metric("slow", "gauge", "1 if the other ranks wait for this one.",
+                  [](const RankStatus&, RankNote note) {
+                    return note == RankNote::kSlow ? 1.0 : 0.0;
+                  });
+  add_rank_metric("up", "gauge", "1 if the rank's process is running.",
+                  [](const RankStatus&, RankNote note) {
+                    const bool is_gone =
+                        note == RankNote::kLost || note == RankNote::kEnded;
+                    return is_gone ? 0.0 : 1.0;
+                  });
+  add_status_metric("updated_timestamp_seconds", "gauge",
+                    "Time of the rank's report, in seconds since 1970.",
+                    &RankStatus::updated_at);
+  add_rank_metric("loss", "gauge", "Loss of the last step.",
+                  [](const RankStatus& status, RankNote) {
+                    return status.losses.empty()
+                               ? std::nullopt
+                               : std::optional(status.losses.back().loss);
+                  });
+  add_device_metric("device_busy_ratio",
+                    "Share of the time in which the device computes.",
+                    &DeviceStatus::busy_fraction);
+  add_device_metric("device_memory_bytes", "Bytes of tensors.",
+                    &DeviceStatus::memory_bytes);
+  add_device_metric("device_memory_peak_bytes", "Peak bytes of tensors.",
+                    &DeviceStatus::memory_peak_bytes);
   return out;
 }
 

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWatched = "watched";
 constexpr double kWatchedFor_s = 3;
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMaxBytes = 1 << 20;
 // Time in which the first rank of a new job should have written its status.
 constexpr double kStartsWithin_s = 60;
 constexpr double kElsewhereSilent_s = 3600;
@@ -99,7 +99,7 @@ std::vector<RankStatus> statuses_of(const std::vector<int64_t>& ranks,
     if (is_known && rank >= statuses[0].world_size) break;
     try {
       RankStatus status = rank_status_from_json(
-          read_file(folder + "/" + status_name(rank), kMostBytes));
+          read_file(folder + "/" + status_name(rank), kMaxBytes));
       if (status.rank == rank) statuses.push_back(std::move(status));
     } catch (const Error&) {
       // The rank has just ended, or something else wrote the file.

@@ -10,9 +10,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::monitor {
 namespace {
@@ -47,19 +47,19 @@ std::string blocks(double fraction, int width, bool is_utf8) {
   return text;
 }
 
-Look look_of(RankNote note) {
+Style style_of(RankNote note) {
   switch (note) {
     case RankNote::kLost:
-      return Look::kBad;
+      return Style::kBad;
     case RankNote::kSlow:
     case RankNote::kStale:
-      return Look::kWarning;
+      return Style::kWarning;
     case RankNote::kEnded:
-      return Look::kDim;
+      return Style::kDim;
     case RankNote::kNone:
       break;
   }
-  return Look::kPlain;
+  return Style::kPlain;
 }
 
 /// A column of the table. Columns of a low rank stay when the table is narrow.
@@ -71,17 +71,17 @@ struct Column {
 };
 
 std::vector<Column> columns_of(bool is_utf8) {
-  const auto of_rank = [](auto text) {
+  const auto rank_cell = [](auto text) {
     return [text](const Row& row) {
       return row.is_first ? text(*row.rank) : std::string();
     };
   };
   return {
       {"RANK", 0, true,
-       of_rank([](const RankStatus& s) { return fmt::to_string(s.rank); })},
-      {"HOST", 6, false, of_rank([](const RankStatus& s) { return s.host; })},
+       rank_cell([](const RankStatus& s) { return fmt::to_string(s.rank); })},
+      {"HOST", 6, false, rank_cell([](const RankStatus& s) { return s.host; })},
       {"PID", 5, true,
-       of_rank([](const RankStatus& s) { return fmt::to_string(s.pid); })},
+       rank_cell([](const RankStatus& s) { return fmt::to_string(s.pid); })},
       {"DEVICE", 0, false, [](const Row& row) { return row.device->name; }},
       {"BUSY", 1, false,
        [is_utf8](const Row& row) {
@@ -93,11 +93,12 @@ std::vector<Column> columns_of(bool is_utf8) {
        [](const Row& row) { return bytes(row.device->memory_bytes); }},
       {"PEAK", 4, true,
        [](const Row& row) { return bytes(row.device->memory_peak_bytes); }},
-      {"STEP", 3, true,
-       of_rank([](const RankStatus& s) { return format_duration(s.step_s); })},
+      {"STEP", 3, true, rank_cell([](const RankStatus& s) {
+         return format_duration(s.step_s);
+       })},
       {"WAIT", 2, true,
-       of_rank([](const RankStatus& s) { return percent(s.wait_fraction); })},
-      {"COMM", 2, true, of_rank([](const RankStatus& s) {
+       rank_cell([](const RankStatus& s) { return percent(s.wait_fraction); })},
+      {"COMM", 2, true, rank_cell([](const RankStatus& s) {
          return percent(s.communication_fraction);
        })},
       {"", 0, false,
@@ -155,7 +156,7 @@ std::vector<ScreenLine> draw_table(const std::vector<Row>& rows, int width,
     columns[worst].rank = 0;
     widths[worst] = 0;
   }
-  const auto line_of = [&](const auto& cell_of, Look look) {
+  const auto line_of = [&](const auto& cell_of, Style style) {
     std::string text;
     for (size_t c = 0; c < columns.size(); ++c) {
       if (widths[c] == 0) continue;
@@ -163,14 +164,14 @@ std::vector<ScreenLine> draw_table(const std::vector<Row>& rows, int width,
       text += padded(cell_of(c), widths[c], columns[c].is_right);
     }
     text.erase(text.find_last_not_of(' ') + 1);
-    return ScreenLine{{text, look}};
+    return ScreenLine{{text, style}};
   };
   std::vector<ScreenLine> lines;
   lines.push_back(line_of(
-      [&](size_t c) { return std::string(columns[c].name); }, Look::kHeading));
+      [&](size_t c) { return std::string(columns[c].name); }, Style::kHeading));
   for (size_t r = 0; r < rows.size(); ++r) {
     lines.push_back(
-        line_of([&](size_t c) { return cells[c][r]; }, look_of(rows[r].note)));
+        line_of([&](size_t c) { return cells[c][r]; }, style_of(rows[r].note)));
   }
   return lines;
 }
@@ -188,14 +189,14 @@ std::vector<ScreenLine> draw_head(const Job& job, int width, bool is_utf8) {
       "{:%H:%M:%S}", fmt::localtime(static_cast<std::time_t>(job.now)));
   lines.push_back(
       {{padded(title, static_cast<size_t>(std::max(width - 9, 1)), false) + " ",
-        Look::kBold},
-       {clock, Look::kDim}});
+        Style::kBold},
+       {clock, Style::kDim}});
   lines.push_back(
       {{fmt::format(
             "{}  {}  epoch {}  {}  up {}", job.name, to_string(status.activity),
             status.epoch, counted(status.restarts, "restart"),
             format_duration(std::max(0.0, job.now - status.started_at))),
-        status.restarts > 0 ? Look::kWarning : Look::kPlain}});
+        status.restarts > 0 ? Style::kWarning : Style::kPlain}});
 
   const double done = status.total_steps > 0
                           ? static_cast<double>(status.step) /
@@ -213,7 +214,7 @@ std::vector<ScreenLine> draw_head(const Job& job, int width, bool is_utf8) {
   lines.push_back(
       {{steps + "  "},
        {room >= 8 ? blocks(done, std::min(room, 40), is_utf8) + "  " : "",
-        Look::kGood},
+        Style::kGood},
        {rest}});
   std::string speed =
       fmt::format("{} a step  {} samples/s", format_duration(status.step_s),
@@ -326,13 +327,13 @@ std::vector<ScreenLine> draw_losses(const RankStatus& status, int width,
   std::vector<ScreenLine> lines;
   lines.push_back({{fmt::format("LOSS of steps {} to {}", losses.front().step,
                                 losses.back().step),
-                    Look::kHeading}});
+                    Style::kHeading}});
   for (size_t i = 0; i < curve.size(); ++i) {
     const std::string label = i == 0                  ? top
                               : i + 1 == curve.size() ? bottom
                                                       : "";
-    lines.push_back({{padded(label, scale, true) + " ", Look::kDim},
-                     {curve[i], Look::kGood}});
+    lines.push_back({{padded(label, scale, true) + " ", Style::kDim},
+                     {curve[i], Style::kGood}});
   }
   return lines;
 }
@@ -382,10 +383,10 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
                                   int width, int height) {
   std::vector<ScreenLine> lines;
   if (jobs.empty()) {
-    lines = {{{"lockstep top", Look::kBold}},
+    lines = {{{"lockstep top", Style::kBold}},
              {{"None of your jobs is running on this host."}},
              {{"`lockstep top DIR` shows the run in a folder (--out-dir)."}},
-             {{"q quit", Look::kDim}}};
+             {{"q quit", Style::kDim}}};
     cut_lines(lines, width, height, view.is_utf8);
     return lines;
   }
@@ -414,7 +415,7 @@ std::vector<ScreenLine> draw_jobs(const std::vector<Job>& jobs, View& view,
     lines.insert(lines.end(), curve.begin(), curve.end());
   }
   while (static_cast<int>(lines.size()) + 1 < height) lines.emplace_back();
-  lines.push_back({{keys(jobs, view, shown < all), Look::kDim}});
+  lines.push_back({{keys(jobs, view, shown < all), Style::kDim}});
   cut_lines(lines, width, height, view.is_utf8);
   return lines;
 }

@@ -9,11 +9,11 @@
 namespace lockstep::monitor {
 
 /// The style of a piece of a line.
-enum class Look { kPlain, kDim, kBold, kHeading, kGood, kWarning, kBad };
+enum class Style { kPlain, kDim, kBold, kHeading, kGood, kWarning, kBad };
 
 struct Piece {
   std::string text;  ///< UTF-8, each character one column wide
-  Look look = Look::kPlain;
+  Style style = Style::kPlain;
 };
 using ScreenLine = std::vector<Piece>;
 

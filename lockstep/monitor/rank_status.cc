@@ -19,14 +19,14 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<const char*, 5> kActivities{
     "starting", "training", "evaluating", "saving", "ended"};
 // Limits that no rank exceeds. A file beyond them was not written by a rank.
-constexpr size_t kMostDevices = 256;
-constexpr size_t kMostPoints = 4096;
-constexpr size_t kMostText = 256;
+constexpr size_t kMaxDevices = 256;
+constexpr size_t kMaxPoints = 4096;
+constexpr size_t kMaxText = 256;
 
 // Returns `value`, or 0 if it is not finite, because JSON has no infinity.
 double finite(double value) { return std::isfinite(value) ? value : 0; }
 
-Json of_fraction(const std::optional<double>& fraction) {
+Json fraction_json(const std::optional<double>& fraction) {
   return fraction ? Json(finite(*fraction)) : Json(nullptr);
 }
 
@@ -41,7 +41,7 @@ class Reader {
     const Json& value = at(key);
     if (!value.is_string()) fail(key);
     // The text will be shown in a terminal.
-    return printable_line(value.get_ref<const std::string&>(), kMostText);
+    return printable_line(value.get_ref<const std::string&>(), kMaxText);
   }
   double number(const char* key) const {
     const Json& value = at(key);
@@ -120,8 +120,8 @@ std::string to_json(const RankStatus& status) {
       {"epoch", status.epoch},
       {"step_s", finite(status.step_s)},
       {"samples_per_s", finite(status.samples_per_s)},
-      {"wait_fraction", of_fraction(status.wait_fraction)},
-      {"communication_fraction", of_fraction(status.communication_fraction)},
+      {"wait_fraction", fraction_json(status.wait_fraction)},
+      {"communication_fraction", fraction_json(status.communication_fraction)},
       {"devices", std::move(devices)},
       {"restarts", status.restarts},
       {"started_at", finite(status.started_at)},
@@ -154,7 +154,7 @@ RankStatus rank_status_from_json(std::string_view text) {
   status.samples_per_s = in.number("samples_per_s");
   status.wait_fraction = in.fraction("wait_fraction");
   status.communication_fraction = in.fraction("communication_fraction");
-  for (const Json& each : in.list("devices", kMostDevices)) {
+  for (const Json& each : in.list("devices", kMaxDevices)) {
     const Reader device(each);
     status.devices.push_back(
         {.name = device.text("name"),
@@ -165,7 +165,7 @@ RankStatus rank_status_from_json(std::string_view text) {
   status.restarts = in.integer("restarts");
   status.started_at = in.number("started_at");
   status.updated_at = in.number("updated_at");
-  for (const Json& point : in.list("losses", kMostPoints)) {
+  for (const Json& point : in.list("losses", kMaxPoints)) {
     if (!point.is_array() || point.size() != 2 ||
         !point[0].is_number_integer() || !point[1].is_number()) {
       Reader::fail("losses");

@@ -10,11 +10,11 @@ namespace lockstep::optim {
 std::vector<Block> cut_into_blocks(std::span<const torch::Tensor> tensors) {
   // Accelerators have no such cache, and fewer blocks save launches. 64 are
   // enough to divide the work equally between devices.
-  constexpr int64_t kMostBlocks = 64;
+  constexpr int64_t kMaxBlocks = 64;
   int64_t elements = 0;
   for (const torch::Tensor& tensor : tensors) elements += tensor.numel();
   const int64_t on_accelerator =
-      round_up((elements + kMostBlocks - 1) / kMostBlocks, kBlockElements);
+      round_up((elements + kMaxBlocks - 1) / kMaxBlocks, kBlockElements);
   std::vector<Block> blocks;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t count = tensors[i].numel();

@@ -12,7 +12,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
 #include "lockstep/parallel/fused_optimizer.h"  // IWYU pragma: export
 #include "lockstep/parallel/parallel_module.h"

@@ -18,7 +18,7 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
-#include "lockstep/parallel/replicas/not_finite.h"
+#include "lockstep/parallel/replicas/not_finite_report.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
@@ -391,7 +391,7 @@ StepResult Engine::local_step(const std::vector<IValue>& inputs,
 optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
   // Only a few optimizers are in use at a time, such as the two of a GAN. A new
   // one may reuse the address of a deleted one.
-  constexpr size_t kMost = 8;
+  constexpr size_t kMax = 8;
   std::erase_if(adopted_, [&](const auto& known) {
     return known->is_at(optimizer) && !known->is_for(optimizer);
   });
@@ -402,7 +402,7 @@ optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
       optimizer,
       [this](const Tensor& parameter) { return make_state(parameter); });
   if (!made) return nullptr;
-  if (adopted_.size() == kMost) adopted_.erase(adopted_.begin());
+  if (adopted_.size() == kMax) adopted_.erase(adopted_.begin());
   return adopted_.emplace_back(std::move(made)).get();
 }
 
@@ -433,12 +433,12 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   return result;
 }
 
-void Engine::check_has(const std::vector<Tensor>& of_optimizer) const {
+void Engine::check_has(const std::vector<Tensor>& optimizer_parameters) const {
   std::vector<Tensor> parameters;
   for (const auto& item : module_.read().parameters) {
     parameters.push_back(item.second);
   }
-  positions_in(parameters, of_optimizer);
+  positions_in(parameters, optimizer_parameters);
 }
 
 void Engine::update(optim::TorchOptimizer& optimizer) {

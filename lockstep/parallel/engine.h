@@ -14,7 +14,7 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/device.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/module_source.h"
@@ -91,7 +91,7 @@ class Engine {
   void update(optim::TorchOptimizer& optimizer);
   /// Throws InvalidArgument if an optimizer's parameter is not one of the
   /// module's.
-  void check_has(const std::vector<torch::Tensor>& of_optimizer) const;
+  void check_has(const std::vector<torch::Tensor>& optimizer_parameters) const;
 
   /// Runs the forward of every shard without gradients, and calls `visit` with
   /// its output and target in the thread of its device. With several ranks,

@@ -19,7 +19,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"

@@ -46,7 +46,7 @@ void add(std::string& text, const Section& section, Colour colour,
 }
 
 constexpr size_t kNothing = kBlockKinds.size();
-constexpr int kLeastOfLane = 20;
+constexpr int kMinLaneWidth = 20;
 constexpr int kColumnsOfMark = 9;
 
 /// One character of a row.
@@ -156,7 +156,7 @@ std::string legend(const TimeLine& line, size_t indent, size_t width,
 }  // namespace
 
 std::string to_text(const Comparison& comparison, Colour colour, int width) {
-  const auto columns = static_cast<size_t>(std::max(width, kLeastColumns));
+  const auto columns = static_cast<size_t>(std::max(width, kMinColumns));
   const size_t prose = std::min(columns, kProseWidth);
   std::string text = bold(wrap(headline(comparison), columns), colour) + "\n" +
                      wrap(method(comparison), columns) + "\n";
@@ -187,7 +187,7 @@ std::string to_text(const TimeLine& line, int width, Colour colour) {
   const bool is_utf8 = locale_is_utf8();
   const char* edge = is_utf8 ? "│" : "|";
   const int columns =
-      std::max(kLeastOfLane, width - static_cast<int>(labels) - 3);
+      std::max(kMinLaneWidth, width - static_cast<int>(labels) - 3);
   std::string text;
   for (const auto& row : line.rows) {
     text += fmt::format(

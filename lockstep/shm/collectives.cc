@@ -91,7 +91,7 @@ void reduce_in_one_shot(Group& group, Bytes data, bool is_wanted,
 void reduce_by_pieces(Group& group, Bytes data, bool is_wanted,
                       const Reduction& reduction) {
   const int rank = group.rank(), ranks = group.ranks();
-  const size_t place = std::min(piece_bytes(group), kMostPieceBytes);
+  const size_t place = std::min(piece_bytes(group), kMaxPieceBytes);
   const size_t segment_bytes = place * static_cast<size_t>(ranks);
   const auto segments = (data.size() + segment_bytes - 1) / segment_bytes;
   const auto piece_of = [&](size_t segment, int index) {
@@ -158,20 +158,20 @@ void reduce(Group& group, Bytes data, int root, const Reduction& reduction) {
   reduce_into(group, data, group.rank() == root, reduction);
 }
 
-void all_reduce_shared(Group& group, std::span<const Bytes> of_ranks,
+void all_reduce_shared(Group& group, std::span<const Bytes> per_rank,
                        const Reduction& reduction) {
   const auto own_rank = static_cast<size_t>(group.rank());
-  const Bytes own = of_ranks[own_rank];
-  const Bytes slice = part_of(own, own_rank, of_ranks.size());
+  const Bytes own = per_rank[own_rank];
+  const Bytes slice = part_of(own, own_rank, per_rank.size());
   const auto begin = static_cast<size_t>(slice.data() - own.data());
-  std::vector<const std::byte*> inputs(of_ranks.size());
+  std::vector<const std::byte*> inputs(per_rank.size());
   std::vector<double> factors;
   for (int r = 0; r < group.ranks(); ++r) factors.push_back(group.factor_of(r));
   for (size_t done = 0; done < slice.size(); done += kBlockBytes) {
     const size_t bytes = std::min(kBlockBytes, slice.size() - done);
     const size_t at = begin + done;
     for (size_t r = 0; r < inputs.size(); ++r) {
-      inputs[r] = of_ranks[r].data() + at;
+      inputs[r] = per_rank[r].data() + at;
     }
     if (reduction.combine_scaled) {
       reduction.combine_scaled(inputs, factors, own.data() + at,
@@ -180,7 +180,7 @@ void all_reduce_shared(Group& group, std::span<const Bytes> of_ranks,
       combine(reduction, inputs, own.data() + at, bytes);
     }
     for (size_t r = 0; r < inputs.size(); ++r) {
-      if (r != own_rank) copy(of_ranks[r].data() + at, own.subspan(at, bytes));
+      if (r != own_rank) copy(per_rank[r].data() + at, own.subspan(at, bytes));
     }
   }
   group.sync();

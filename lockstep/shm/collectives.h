@@ -63,15 +63,15 @@ inline constexpr size_t kOneShotBytes = 64 * 1024;
 /// same lines again. By then the lines have left the caches of the cores that
 /// read them. Writing to a line in the cache of another core is many times
 /// slower.
-inline constexpr size_t kMostPieceBytes = 256 * 1024;
+inline constexpr size_t kMaxPieceBytes = 256 * 1024;
 
 /// Reduces in place memory that every rank can access (SharedMemory).
-/// `of_ranks` has one span for each rank. Each rank reduces a part and writes
+/// `per_rank` has one span for each rank. Each rank reduces a part and writes
 /// the result to the memory of all ranks. Nothing is copied. Call it after a
-/// sync() that follows the last write to `of_ranks`. The factors of
+/// sync() that follows the last write to `per_rank`. The factors of
 /// combine_scaled() are those that the ranks announced before that sync().
 void all_reduce_shared(Group& group,
-                       std::span<const std::span<std::byte>> of_ranks,
+                       std::span<const std::span<std::byte>> per_rank,
                        const Reduction& reduction);
 
 /// Works as all_reduce(), but changes `data` only on `root`.

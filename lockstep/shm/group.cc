@@ -11,10 +11,10 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/shm/fixed_text.h"
 
 namespace lockstep::shm {

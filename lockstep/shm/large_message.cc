@@ -45,9 +45,9 @@ std::shared_ptr<const Segment> SpareSegments::take(size_t bytes) {
 
 void SpareSegments::give_back(std::shared_ptr<const Segment> segment) {
   const size_t bytes = segment->bytes().size();
-  if (bytes > kMostBytes) return;
+  if (bytes > kMaxBytes) return;
   const std::lock_guard lock(mutex_);
-  while (bytes_ + bytes > kMostBytes) {
+  while (bytes_ + bytes > kMaxBytes) {
     bytes_ -= spares_.front()->bytes().size();
     spares_.erase(spares_.begin());
   }
@@ -70,10 +70,10 @@ std::shared_ptr<const Segment> OpenedSegments::open(
   }
   auto segment = Segment::open(address);
   const size_t bytes = segment->bytes().size();
-  if (bytes > SpareSegments::kMostBytes) return segment;
+  if (bytes > SpareSegments::kMaxBytes) return segment;
   opened_.push_front({address, segment});
   bytes_ += bytes;
-  while (bytes_ > SpareSegments::kMostBytes) {
+  while (bytes_ > SpareSegments::kMaxBytes) {
     bytes_ -= opened_.back().segment->bytes().size();
     opened_.pop_back();
   }

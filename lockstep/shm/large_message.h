@@ -13,10 +13,10 @@ namespace lockstep::shm {
 
 /// A pool of segments of messages that were taken, kept for the next messages.
 /// Writing to pages that exist takes a fraction of the time of new pages. Keeps
-/// up to kMostBytes in total. May be called by several threads.
+/// up to kMaxBytes in total. May be called by several threads.
 class SpareSegments {
  public:
-  static constexpr size_t kMostBytes = 128 << 20;
+  static constexpr size_t kMaxBytes = 128 << 20;
 
   /// Returns a segment of `bytes` to twice that, with unspecified content.
   /// Throws CommError.
@@ -30,7 +30,7 @@ class SpareSegments {
 };
 
 /// A cache of open segments of other processes. A segment in which a message
-/// came is kept open for later messages, up to SpareSegments::kMostBytes in
+/// came is kept open for later messages, up to SpareSegments::kMaxBytes in
 /// total. May be called by several threads.
 class OpenedSegments {
  public:

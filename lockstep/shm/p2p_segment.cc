@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/shm/group.h"
 
 namespace lockstep::shm {

@@ -9,7 +9,7 @@ namespace lockstep::simulate {
 namespace {
 
 // A run that fails so often makes no progress.
-constexpr int64_t kMostFailures = 100'000;
+constexpr int64_t kMaxFailures = 100'000;
 
 struct Run {
   double time_s = 0;
@@ -31,7 +31,7 @@ Run run_once(const Failures& failures, int64_t nodes, double work_s,
       1 / mean_between_failures_s(failures, nodes));
   Run run;
   double saved_s = 0;  // work up to the last checkpoint
-  while (run.failures < kMostFailures) {
+  while (run.failures < kMaxFailures) {
     const double rest_s = with_checkpoints_s(failures, work_s - saved_s);
     double trained_s = until_failure(random);
     if (trained_s >= rest_s) {
@@ -44,7 +44,7 @@ Run run_once(const Failures& failures, int64_t nodes, double work_s,
     for (;;) {
       const double lasted_s = until_failure(random);
       run.time_s += std::min(lasted_s, restart_s);
-      if (lasted_s >= restart_s || run.failures >= kMostFailures) break;
+      if (lasted_s >= restart_s || run.failures >= kMaxFailures) break;
       ++run.failures;
     }
   }

@@ -91,8 +91,8 @@ double within_host_s(const Network& network, double here, double bytes,
       moved / bandwidth_of(network.host.bytes_per_s, "within a host",
                            "--host-bandwidth");
   const auto cores = static_cast<double>(network.cores_per_host);
-  const double of_core = cores > 0 ? std::max(1.0, here / cores) : 1;
-  const double cached = network.cache_bytes / of_core / bytes;
+  const double ranks_per_core = cores > 0 ? std::max(1.0, here / cores) : 1;
+  const double cached = network.cache_bytes / ranks_per_core / bytes;
   if (network.cache_bytes == 0 || cached >= 1) return near_s;
   const double far_s =
       moved / bandwidth_of(network.memory_bytes_per_s, "beyond the caches",
@@ -113,7 +113,7 @@ AllReduceCost shm_cost(int64_t ranks, double bytes) {
   if (bytes <= static_cast<double>(shm::kOneShotBytes) / n) {
     return {.waits = waits, .messages = words, .bytes = n * bytes};
   }
-  const double segment = std::min(static_cast<double>(shm::kMostPieceBytes) * n,
+  const double segment = std::min(static_cast<double>(shm::kMaxPieceBytes) * n,
                                   static_cast<double>(shm::kSlotBytes));
   const double syncs = 1 + std::ceil(bytes / segment);
   return {.waits = waits * syncs,

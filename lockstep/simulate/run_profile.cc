@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kLargestReport = size_t{256} << 20;
 constexpr JsonLimits kLimits{
     .depth = 16, .listed = 100'000'000, .fail = fail_data};
-constexpr size_t kFewestSteps = 20;
+constexpr size_t kMinSteps = 20;
 constexpr double kGradientBytes = 4;  // gradients are float32
 
 [[noreturn]] void fail(const std::string& path, const std::string& what,
@@ -48,10 +48,9 @@ std::vector<double> step_times(const std::string& path,
       if (time.is_number()) seconds.push_back(time.get<double>());
     }
   }
-  if (seconds.size() < kFewestSteps) {
+  if (seconds.size() < kMinSteps) {
     fail(path, " has too few times of steps",
-         fmt::format("at least {}", kFewestSteps),
-         std::to_string(seconds.size()));
+         fmt::format("at least {}", kMinSteps), std::to_string(seconds.size()));
   }
   seconds.erase(seconds.begin(),
                 seconds.begin() + static_cast<int64_t>(seconds.size() / 10));

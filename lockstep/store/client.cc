@@ -85,10 +85,10 @@ class Client::Link {
   // Returns false if the server has closed the connection.
   bool is_alive() const;
   std::string own_host() const {
-    return SocketAddress::of_socket(socket_.get()).host();
+    return SocketAddress::from_socket(socket_.get()).host();
   }
   SocketAddress address() const {
-    return SocketAddress::of_peer(socket_.get());
+    return SocketAddress::from_peer(socket_.get());
   }
   const Token& incarnation() const { return incarnation_; }
 
@@ -98,7 +98,7 @@ class Client::Link {
   void wait_for(short event, Time deadline) const;
 
   FileDescriptor socket_;
-  FrameReader in_{kMostHandshakeBytes};
+  FrameReader in_{kMaxHandshakeBytes};
   std::optional<Session> session_;
   Token incarnation_{};
   const Limits limits_{};
@@ -136,7 +136,7 @@ Client::Link::Link(FileDescriptor socket, const ClientOptions& options,
     throw CommError(
         {.code = ErrorCode::kBadSecret,
          .what = "the store at " +
-                 SocketAddress::of_peer(socket_.get()).text() + " and " +
+                 SocketAddress::from_peer(socket_.get()).text() + " and " +
                  who.text() + " know different secrets",
          .expected = "a server with the job's secret",
          .got = "one with another secret",

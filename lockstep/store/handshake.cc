@@ -11,10 +11,10 @@ namespace lockstep::store {
 namespace {
 
 constexpr std::string_view kMagic = "LKSTORE";
-constexpr size_t kMostRunIdBytes = 512;
-constexpr size_t kMostNameBytes = 256;
-constexpr size_t kMostReasonBytes = 512;
-constexpr int kMostRanks = 1 << 20;
+constexpr size_t kMaxRunIdBytes = 512;
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxReasonBytes = 512;
+constexpr int kMaxRanks = 1 << 20;
 
 template <size_t N>
 void read_into(FieldReader& reader, std::array<uint8_t, N>& bytes) {
@@ -45,7 +45,7 @@ std::string body_of(const AdmissionReply& reply) {
   return FieldWriter()
       .u8(static_cast<uint8_t>(reply.admission))
       .raw(as_text(reply.incarnation))
-      .bytes(reply.reason.substr(0, kMostReasonBytes))
+      .bytes(reply.reason.substr(0, kMaxReasonBytes))
       .take();
 }
 
@@ -53,10 +53,10 @@ std::string body_of(const AdmissionReply& reply) {
 
 std::string encode(const Hello& hello) {
   const Identity& self = hello.identity;
-  if (self.run_id.size() > kMostRunIdBytes) {
+  if (self.run_id.size() > kMaxRunIdBytes) {
     throw CommError({.code = ErrorCode::kStoreProtocol,
                      .what = "the job's name is too long",
-                     .expected = fmt::format("{} bytes", kMostRunIdBytes),
+                     .expected = fmt::format("{} bytes", kMaxRunIdBytes),
                      .got = std::to_string(self.run_id.size())});
   }
   return FieldWriter()
@@ -71,7 +71,7 @@ std::string encode(const Hello& hello) {
       .u32(static_cast<uint32_t>(self.world_size))
       .u32(static_cast<uint32_t>(self.round))
       .bytes(self.run_id)
-      .bytes(self.name.substr(0, kMostNameBytes))
+      .bytes(self.name.substr(0, kMaxNameBytes))
       .take();
 }
 
@@ -94,10 +94,10 @@ Hello decode_hello(std::string_view message) {
   peer.rank = count_of(reader, "rank", 0);
   peer.world_size = count_of(reader, "world size", 1);
   peer.round = count_of(reader, "round", 0);
-  peer.run_id = reader.bytes(kMostRunIdBytes);
-  peer.name = reader.bytes(kMostNameBytes);
+  peer.run_id = reader.bytes(kMaxRunIdBytes);
+  peer.name = reader.bytes(kMaxNameBytes);
   reader.end();
-  if (peer.rank >= peer.world_size || peer.world_size > kMostRanks) {
+  if (peer.rank >= peer.world_size || peer.world_size > kMaxRanks) {
     throw CommError(
         {.code = ErrorCode::kStoreProtocol,
          .what = "a client's rank is out of range",
@@ -160,7 +160,7 @@ std::optional<AdmissionReply> Handshake::decode_admission_reply(
   AdmissionReply reply;
   reply.admission = static_cast<Admission>(reader.u8());
   read_into(reader, reply.incarnation);
-  reply.reason = reader.bytes(kMostReasonBytes);
+  reply.reason = reader.bytes(kMaxReasonBytes);
   reader.end();
   return reply;
 }

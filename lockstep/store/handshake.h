@@ -31,7 +31,7 @@ namespace lockstep::store {
 
 inline constexpr uint32_t kProtocolVersion = 2;
 /// The longest message of a handshake.
-inline constexpr size_t kMostHandshakeBytes = 1024;
+inline constexpr size_t kMaxHandshakeBytes = 1024;
 
 struct Hello {
   uint32_t version = kProtocolVersion;

@@ -20,8 +20,8 @@
 namespace lockstep::store {
 namespace {
 
-constexpr size_t kLeastBytes = 16;
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMinBytes = 16;
+constexpr size_t kMaxBytes = 4096;
 constexpr int kReadTimeoutMs = 10'000;
 constexpr mode_t kOthers = 077;
 constexpr const char* kMakeOne =
@@ -34,7 +34,7 @@ constexpr const char* kMakeOne =
 
 JobSecret read_all(int fd, const std::string& name) {
   // Room for more than the limit, to detect a file that is too long.
-  std::string text(kMostBytes + 2, '\0');
+  std::string text(kMaxBytes + 2, '\0');
   size_t size = 0;
   while (size < text.size()) {
     pollfd ready{fd, POLLIN, 0};
@@ -55,13 +55,13 @@ JobSecret read_all(int fd, const std::string& name) {
     size += static_cast<size_t>(got);
   }
   while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) --size;
-  if (size < kLeastBytes || size > kMostBytes) {
+  if (size < kMinBytes || size > kMaxBytes) {
     OPENSSL_cleanse(text.data(), text.size());
     throw_bad_secret(
         {.code = ErrorCode::kBadSecret,
          .what = "can't use the secret in " + name,
-         .expected = fmt::format("{} to {} bytes", kLeastBytes, kMostBytes),
-         .got = size > kMostBytes ? "more" : std::to_string(size),
+         .expected = fmt::format("{} to {} bytes", kMinBytes, kMaxBytes),
+         .got = size > kMaxBytes ? "more" : std::to_string(size),
          .fix = kMakeOne});
   }
   JobSecret secret(std::string_view(text).substr(0, size));

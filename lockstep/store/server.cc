@@ -22,9 +22,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
-#include "lockstep/store/connection.h"
+#include "lockstep/store/store_connection.h"
 #include "lockstep/store/store_service.h"
 
 namespace lockstep::store {

@@ -114,11 +114,11 @@ SocketAddress::SocketAddress(const sockaddr* address, socklen_t length)
   std::memcpy(&bytes_, address, length);
 }
 
-SocketAddress SocketAddress::of_socket(int fd) {
+SocketAddress SocketAddress::from_socket(int fd) {
   return address_by(::getsockname, fd);
 }
 
-SocketAddress SocketAddress::of_peer(int fd) {
+SocketAddress SocketAddress::from_peer(int fd) {
   return address_by(::getpeername, fd);
 }
 
@@ -225,7 +225,7 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
     error = try_listen(address, socket);
     if (error == EADDRINUSE) return {};
     if (error != 0) continue;
-    port = SocketAddress::of_socket(socket.get()).port();
+    port = SocketAddress::from_socket(socket.get()).port();
     sockets.push_back(std::move(socket));
   }
   if (!sockets.empty()) return sockets;
@@ -261,7 +261,7 @@ FileDescriptor connect_to(const SocketAddress& address,
     if (error != 0) return {};
   }
   // A TCP socket may connect to itself if no process listens at a port.
-  if (SocketAddress::of_socket(socket.get()).text() == address.text())
+  if (SocketAddress::from_socket(socket.get()).text() == address.text())
     return {};
   return socket;
 }

@@ -15,8 +15,8 @@ class SocketAddress {
  public:
   SocketAddress() = default;
   SocketAddress(const sockaddr* address, socklen_t length);
-  static SocketAddress of_socket(int fd);
-  static SocketAddress of_peer(int fd);
+  static SocketAddress from_socket(int fd);
+  static SocketAddress from_peer(int fd);
 
   int family() const { return bytes_.ss_family; }
   const sockaddr* get() const {

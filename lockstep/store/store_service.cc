@@ -6,23 +6,23 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::store {
 namespace {
 
 // Last wills are not in a table, so they need their own limit.
-constexpr size_t kMostLastWillBytes = 1024;
+constexpr size_t kMaxLastWillBytes = 1024;
 // Limit for one rank. A process has one connection for each waiting call.
-constexpr size_t kMostOfARank = 256;
+constexpr size_t kMaxConnectionsOfRank = 256;
 // Connections reserved for agents.
 constexpr size_t kKeptForAgents = 64;
 
 int round_number(const std::string& text) {
-  constexpr size_t kMostDigits = 9;
+  constexpr size_t kMaxDigits = 9;
   return static_cast<int>(
-      parse_number<uint32_t>(text.substr(0, kMostDigits)).value_or(0));
+      parse_number<uint32_t>(text.substr(0, kMaxDigits)).value_or(0));
 }
 
 // Returns whether executing the request once more would not do the same.
@@ -226,10 +226,10 @@ std::optional<AdmissionReply> AdmissionList::refusal(
                               "{}",
                               who.rank, found->second.text));
   }
-  if (found->second.connections >= kMostOfARank) {
+  if (found->second.connections >= kMaxConnectionsOfRank) {
     return refuse(Admission::kFull,
                   fmt::format("rank {} has {} connections already", who.rank,
-                              kMostOfARank));
+                              kMaxConnectionsOfRank));
   }
   return std::nullopt;
 }
@@ -349,12 +349,11 @@ Reply StoreService::execute(const Identity& who, const Request& request) {
       break;
     case Operation::kSetLastWill:
       check_is_agent(who, "a last will can't be registered");
-      if (request.value.size() > kMostLastWillBytes) {
-        throw CommError(
-            {.code = ErrorCode::kStoreProtocol,
-             .what = "a last will is too long",
-             .expected = fmt::format("{} bytes", kMostLastWillBytes),
-             .got = std::to_string(request.value.size())});
+      if (request.value.size() > kMaxLastWillBytes) {
+        throw CommError({.code = ErrorCode::kStoreProtocol,
+                         .what = "a last will is too long",
+                         .expected = fmt::format("{} bytes", kMaxLastWillBytes),
+                         .got = std::to_string(request.value.size())});
       }
       last_wills_[who.token] = {.key = request.keys[0], .value = request.value};
       break;

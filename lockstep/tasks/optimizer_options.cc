@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -145,7 +145,7 @@ Settings settings_of(const OptimizerOptions& options) {
   }
   if (options.schedule == ScheduleKind::kCosine) {
     settings["final_lr"] = fmt::format("{}", options.final_lr);
-    settings[training::kLooksAtTotalSteps] = "true";
+    settings[training::kDependsOnTotalSteps] = "true";
   }
   return settings;
 }

@@ -123,9 +123,9 @@ Connection::Progress Connection::send_some() {
 
 void Connection::drop_sent(size_t sent) {
   while (sent > 0) {
-    const size_t of_first = std::min(sent, sends_.front().size());
-    sends_.front() = sends_.front().subspan(of_first);
-    sent -= of_first;
+    const size_t first_bytes = std::min(sent, sends_.front().size());
+    sends_.front() = sends_.front().subspan(first_bytes);
+    sent -= first_bytes;
     if (sends_.front().empty()) sends_.pop_front();
   }
 }
@@ -158,9 +158,9 @@ Connection::Progress Connection::receive_some() {
 void Connection::finish_received(size_t received) {
   while (received > 0) {
     Receive& first = receives_.front();
-    const size_t of_first = std::min(received, first.bytes.size());
-    first.bytes = first.bytes.subspan(of_first);
-    received -= of_first;
+    const size_t first_bytes = std::min(received, first.bytes.size());
+    first.bytes = first.bytes.subspan(first_bytes);
+    received -= first_bytes;
     if (!first.bytes.empty()) return;
     const auto done = std::move(first.done);
     receives_.pop_front();

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using store::Digest;
 
 // Limit on open connections without a proof.
-constexpr size_t kMostStrangers = 64;
+constexpr size_t kMaxUnauthenticatedPeers = 64;
 constexpr const char* kFix =
     "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
     "network interface to use";
@@ -131,7 +131,7 @@ bool receive_all(int fd, std::span<std::byte> bytes, Clock::time_point deadline,
 }
 
 /// A connection to this rank that has not yet proved which rank it is from.
-struct Stranger {
+struct UnauthenticatedPeer {
   FileDescriptor socket;
   Hello hello{};
   size_t received = 0;
@@ -140,18 +140,18 @@ struct Stranger {
 enum class Greeting { kIncomplete, kBad, kComplete };
 
 /// Reads the part of a hello that has arrived.
-Greeting read_hello(Stranger& stranger) {
-  auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
-  bytes = bytes.subspan(stranger.received);
+Greeting read_hello(UnauthenticatedPeer& candidate) {
+  auto bytes = std::as_writable_bytes(std::span(&candidate.hello, 1));
+  bytes = bytes.subspan(candidate.received);
   const ssize_t got =
-      ::recv(stranger.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      ::recv(candidate.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
     return Greeting::kIncomplete;
   }
   if (got <= 0) return Greeting::kBad;
-  stranger.received += static_cast<size_t>(got);
-  return stranger.received == sizeof(Hello) ? Greeting::kComplete
-                                            : Greeting::kIncomplete;
+  candidate.received += static_cast<size_t>(got);
+  return candidate.received == sizeof(Hello) ? Greeting::kComplete
+                                             : Greeting::kIncomplete;
 }
 
 /// Connects this rank to all others. It first sends its hello to all ranks
@@ -191,14 +191,14 @@ class Connector {
   }
 
   void accept_ranks_above(int listening_fd) {
-    std::vector<Stranger> strangers;
+    std::vector<UnauthenticatedPeer> candidates;
     for (auto awaited = ranks_not_here(); !awaited.empty();
          awaited = ranks_not_here()) {
       std::vector<pollfd> polled{
           {.fd = listening_fd, .events = POLLIN, .revents = 0}};
-      for (const Stranger& stranger : strangers) {
+      for (const UnauthenticatedPeer& candidate : candidates) {
         polled.push_back(
-            {.fd = stranger.socket.get(), .events = POLLIN, .revents = 0});
+            {.fd = candidate.socket.get(), .events = POLLIN, .revents = 0});
       }
       ::poll(polled.data(), polled.size(), static_cast<int>(kAskEvery.count()));
       if (Clock::now() >= deadline_ || is_over_()) {
@@ -209,14 +209,14 @@ class Connector {
                              rank_, ranks_, fmt::join(awaited, ", ")),
                          .fix = kFix});
       }
-      for (size_t i = strangers.size(); i-- > 0;) {
+      for (size_t i = candidates.size(); i-- > 0;) {
         if (polled[i + 1].revents == 0) continue;
-        const Greeting greeting = read_hello(strangers[i]);
+        const Greeting greeting = read_hello(candidates[i]);
         if (greeting == Greeting::kIncomplete) continue;
-        if (greeting == Greeting::kComplete) admit(strangers[i]);
-        strangers.erase(strangers.begin() + static_cast<ptrdiff_t>(i));
+        if (greeting == Greeting::kComplete) admit(candidates[i]);
+        candidates.erase(candidates.begin() + static_cast<ptrdiff_t>(i));
       }
-      if (polled[0].revents != 0) accept_one(listening_fd, strangers);
+      if (polled[0].revents != 0) accept_one(listening_fd, candidates);
     }
   }
 
@@ -257,17 +257,19 @@ class Connector {
     return found;
   }
 
-  static void accept_one(int listening_fd, std::vector<Stranger>& strangers) {
+  static void accept_one(int listening_fd,
+                         std::vector<UnauthenticatedPeer>& candidates) {
     FileDescriptor socket(::accept4(listening_fd, nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
     // Close the oldest connection without a proof.
-    if (strangers.size() == kMostStrangers) strangers.erase(strangers.begin());
-    if (socket.is_open()) strangers.push_back({.socket = std::move(socket)});
+    if (candidates.size() == kMaxUnauthenticatedPeers)
+      candidates.erase(candidates.begin());
+    if (socket.is_open()) candidates.push_back({.socket = std::move(socket)});
   }
 
   /// Keeps the stranger's socket if its hello proves which rank it is from.
-  void admit(Stranger& stranger) {
-    const Hello& hello = stranger.hello;
+  void admit(UnauthenticatedPeer& candidate) {
+    const Hello& hello = candidate.hello;
     if (hello.magic != kMagic || hello.to != rank_ || hello.from <= rank_ ||
         hello.from >= ranks_) {
       return;
@@ -281,11 +283,11 @@ class Connector {
     }
     const Digest welcome = proof_of("welcome", hello.from, rank_, key, key_);
     // The message fits in the socket's buffer, which is empty.
-    if (!send_all(stranger.socket.get(), std::as_bytes(std::span(welcome)),
+    if (!send_all(candidate.socket.get(), std::as_bytes(std::span(welcome)),
                   deadline_, is_over_)) {
       return;
     }
-    sockets_[from] = std::move(stranger.socket);
+    sockets_[from] = std::move(candidate.socket);
   }
 
   int rank_;
@@ -307,7 +309,8 @@ std::string address_towards(const addrinfo& peer) {
       ::connect(socket.get(), peer.ai_addr, peer.ai_addrlen) != 0) {
     return {};
   }
-  const std::string host = store::SocketAddress::of_socket(socket.get()).host();
+  const std::string host =
+      store::SocketAddress::from_socket(socket.get()).host();
   return host == "?" ? std::string() : host;
 }
 
@@ -344,7 +347,7 @@ Listener::Listener(const std::string& host, const std::string& interface)
 }
 
 std::string Listener::announcement() const {
-  const auto address = store::SocketAddress::of_socket(socket_.get());
+  const auto address = store::SocketAddress::from_socket(socket_.get());
   return fmt::format("{} {} {}", address.host(), address.port(), hex_of(key_));
 }
 

@@ -68,10 +68,10 @@ static_assert(sizeof(Frame) == 24, "a frame has no padding");
 inline constexpr size_t kEagerBytes = 4096;
 /// Bytes of small messages that a receiver keeps for each sender, and how many
 /// of them each message takes besides its data.
-inline constexpr uint64_t kMostCredit = 64 * 1024;
+inline constexpr uint64_t kMaxCredit = 64 * 1024;
 inline constexpr uint64_t kCreditPerMessage = 64;
 /// Announced messages that a receiver keeps for each sender.
-inline constexpr size_t kMostAnnounced = size_t{1} << 20;
+inline constexpr size_t kMaxAnnouncedBytes = size_t{1} << 20;
 inline constexpr size_t kChunkBytes = 256 * 1024;
 inline constexpr size_t kReasonBytes = sizeof(shm::FailureText);
 

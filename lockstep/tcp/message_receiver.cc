@@ -60,9 +60,9 @@ void MessageReceiver::on_message(int source, int tag,
                                  std::span<const std::byte> data) {
   Source& from = at(source);
   from.held += data.size() + kCreditPerMessage;
-  if (from.held > kMostCredit) {
+  if (from.held > kMaxCredit) {
     throw protocol_error(
-        fmt::format("more than {} bytes of unsolicited messages", kMostCredit));
+        fmt::format("more than {} bytes of unsolicited messages", kMaxCredit));
   }
   const auto found = find_pending(source, tag);
   if (found == pending_.end()) {
@@ -92,9 +92,9 @@ void MessageReceiver::on_announce(int source, const Frame& frame) {
     answer(std::move(pending), source, frame.id, frame.bytes);
     return;
   }
-  if (++from.announced > kMostAnnounced) {
+  if (++from.announced > kMaxAnnouncedBytes) {
     throw protocol_error(fmt::format(
-        "more than {} messages that no receive wants", kMostAnnounced));
+        "more than {} messages that no receive wants", kMaxAnnouncedBytes));
   }
   arrived_.push_back({.source = source,
                       .tag = frame.tag,
@@ -114,7 +114,7 @@ void MessageReceiver::deliver(Pending pending, int source,
 void MessageReceiver::give_credit(int source, uint64_t charge) {
   Source& from = at(source);
   from.consumed += charge;
-  if (from.consumed < kMostCredit / 2) return;
+  if (from.consumed < kMaxCredit / 2) return;
   links_.queue(source, {.kind = FrameKind::kCredit, .bytes = from.consumed});
   from.held -= std::exchange(from.consumed, 0);
 }

@@ -122,9 +122,9 @@ void MessageSender::on_drop(uint64_t id, const P2pFailureOf& failure_of) {
 }
 
 void MessageSender::on_credit(uint64_t bytes) {
-  if (bytes > kMostCredit - credit_) {
-    throw protocol_error(fmt::format("credit for {} bytes, of {}", bytes,
-                                     kMostCredit - credit_));
+  if (bytes > kMaxCredit - credit_) {
+    throw protocol_error(
+        fmt::format("credit for {} bytes, of {}", bytes, kMaxCredit - credit_));
   }
   credit_ += bytes;
 }

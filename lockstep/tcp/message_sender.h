@@ -72,7 +72,7 @@ class MessageSender {
   bool has_last_ = false;
   // Frames are collected in queued_ while those in sending_ are sent.
   std::vector<std::byte> queued_, sending_;
-  uint64_t credit_ = kMostCredit;
+  uint64_t credit_ = kMaxCredit;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Outgoing> announced_;
   Flowing flowing_;   // messages that the peer accepted

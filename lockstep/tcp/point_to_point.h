@@ -22,10 +22,10 @@
 
 namespace lockstep::tcp {
 
-/// A channel over connections of its own. kMostAnnounced limits the messages of
-/// a peer that no receive wants. message_frame.h shows the protocol. The first
-/// operation starts the thread of this object. `done` may start further
-/// operations.
+/// A channel over connections of its own. kMaxAnnouncedBytes limits the
+/// messages of a peer that no receive wants. message_frame.h shows the
+/// protocol. The first operation starts the thread of this object. `done` may
+/// start further operations.
 ///
 /// A small message (up to kEagerBytes) is copied, and its send is done at once,
 /// while its receiver has space for messages that it did not ask for. The send

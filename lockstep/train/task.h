@@ -13,8 +13,8 @@
 #include "lockstep/parallel/replicas/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_optimizer.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep {
 class Engine;

@@ -27,9 +27,9 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/module_kind.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/schedule.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep {
 class Engine;

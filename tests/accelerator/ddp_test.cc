@@ -71,8 +71,8 @@ class DdpOnSim : public testing::TestWithParam<const char*> {
   static void expect_on_all(int ranks, const RankTask& task,
                             const Tensors& expected) {
     const RankResults results = results_on_sim(ranks, backend(), task);
-    for (const Tensors& of_rank : results) {
-      expect_same_tensors(of_rank, expected, 0,
+    for (const Tensors& rank_tensors : results) {
+      expect_same_tensors(rank_tensors, expected, 0,
                           std::to_string(ranks) + " ranks");
     }
   }
@@ -256,22 +256,23 @@ RankTask resumed(const std::string& from, const std::string& to,
 
 TEST_P(DdpOnSim, ACheckpointResumesOnAnotherWorldAndDevice) {
   const TemporaryFolder folder;
-  const std::string of_sim = folder.path("of_sim");
-  const std::string of_cpu = folder.path("of_cpu");
-  results_on_sim(2, GetParam(), resumed("", of_sim, 0));
-  results_on_cpu(2, resumed("", of_cpu, 0));
-  const Tensors expected = results_on_cpu(2, resumed(of_cpu, "", 2))[0];
-  for (const Tensors& of_rank : results_on_cpu(2, resumed(of_sim, "", 2))) {
-    expect_same_tensors(of_rank, expected, 0, "from sim to the CPU");
+  const std::string sim_folder = folder.path("sim_folder");
+  const std::string cpu_folder = folder.path("cpu_folder");
+  results_on_sim(2, GetParam(), resumed("", sim_folder, 0));
+  results_on_cpu(2, resumed("", cpu_folder, 0));
+  const Tensors expected = results_on_cpu(2, resumed(cpu_folder, "", 2))[0];
+  for (const Tensors& rank_tensors :
+       results_on_cpu(2, resumed(sim_folder, "", 2))) {
+    expect_same_tensors(rank_tensors, expected, 0, "from sim to the CPU");
   }
-  for (const Tensors& of_rank :
-       results_on_sim(2, GetParam(), resumed(of_cpu, "", 2))) {
-    expect_same_tensors(of_rank, expected, 0, "from the CPU to sim");
+  for (const Tensors& rank_tensors :
+       results_on_sim(2, GetParam(), resumed(cpu_folder, "", 2))) {
+    expect_same_tensors(rank_tensors, expected, 0, "from the CPU to sim");
   }
   for (const int ranks : {1, 4}) {
-    for (const Tensors& of_rank :
-         results_on_sim(ranks, GetParam(), resumed(of_sim, "", 2))) {
-      expect_same_tensors(of_rank, expected, 1e-5, "on another world");
+    for (const Tensors& rank_tensors :
+         results_on_sim(ranks, GetParam(), resumed(sim_folder, "", 2))) {
+      expect_same_tensors(rank_tensors, expected, 1e-5, "on another world");
     }
   }
 }

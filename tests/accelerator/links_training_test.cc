@@ -60,8 +60,8 @@ Images read_images() {
 }
 
 const Images& images() {
-  static const Images of_all_tests = read_images();
-  return of_all_tests;
+  static const Images shared_images = read_images();
+  return shared_images;
 }
 
 struct ConvNetImpl : torch::nn::Cloneable<ConvNetImpl> {

@@ -78,12 +78,12 @@ class Streams : public testing::Test {
 
 TEST_F(Streams, AWorkerIsBoundToItsDeviceAndAStreamOfItsOwn) {
   Worker worker(device(1));
-  const c10::Stream of_caller = accelerator::current_stream(device(1));
+  const c10::Stream caller_stream = accelerator::current_stream(device(1));
   Tensor made;
   bool has_own_stream = false;
   worker.start([&] {
     made = torch::zeros({1}, torch::dtype(torch::kFloat).device(kSim));
-    has_own_stream = accelerator::current_stream(device(1)) != of_caller;
+    has_own_stream = accelerator::current_stream(device(1)) != caller_stream;
   });
   worker.wait();
   EXPECT_EQ(made.device(), place(1));

@@ -95,7 +95,7 @@ TEST_F(TableTest, FillsMissingCellsAndRefusesSurplusOnes) {
   EXPECT_THROW(table.add_row({"1", "2", "3"}), InvalidArgument);
 }
 
-Table of_three_columns() {
+Table three_columns() {
   Table table({"Set up", "Step time", "Speed-up"});
   table.add_row({"single", "30.0 ms", "1.00x"});
   table.add_row({"dp", "20.0 ms", "1.50x"});
@@ -104,7 +104,7 @@ Table of_three_columns() {
 
 TEST_F(TableTest, IsLeftWholeWhereItFits) {
   use_ascii();
-  const Table table = of_three_columns();
+  const Table table = three_columns();
   const size_t width = display_width(lines(table.render()).front());
   EXPECT_EQ(table.render(width), table.render());
   EXPECT_NE(table.render(width - 1), table.render());
@@ -112,7 +112,7 @@ TEST_F(TableTest, IsLeftWholeWhereItFits) {
 
 TEST_F(TableTest, FoldsIntoTablesThatRepeatTheNames) {
   use_ascii();
-  EXPECT_EQ(of_three_columns().render(25),
+  EXPECT_EQ(three_columns().render(25),
             "+--------+-----------+\n"
             "| Set up | Step time |\n"
             "+--------+-----------+\n"
@@ -129,7 +129,7 @@ TEST_F(TableTest, FoldsIntoTablesThatRepeatTheNames) {
 
 TEST_F(TableTest, BecomesAListWhereTwoColumnsHaveNoRoom) {
   use_ascii();
-  EXPECT_EQ(of_three_columns().render(20),
+  EXPECT_EQ(three_columns().render(20),
             "single\n"
             "  Step time\n"
             "    30.0 ms\n"

@@ -81,12 +81,13 @@ TEST_F(WeightsInTwoFiles, AreLoadedIntoAModule) {
 // As transformers and huggingface_hub do.
 TEST_F(WeightsInTwoFiles, GiveATensorThatIsTooLargeAFileOfItsOwn) {
   const TemporaryFolder folder;
-  const auto of_bytes = [](int64_t bytes) {
+  const auto tensor_with_bytes = [](int64_t bytes) {
     return torch::zeros(bytes, torch::kUInt8);
   };
-  const NamedTensors tensors{{"a", of_bytes(2)}, {"b", of_bytes(6)},
-                             {"c", of_bytes(2)}, {"d", of_bytes(0)},
-                             {"e", of_bytes(1)}, {"f", of_bytes(9)}};
+  const NamedTensors tensors{
+      {"a", tensor_with_bytes(2)}, {"b", tensor_with_bytes(6)},
+      {"c", tensor_with_bytes(2)}, {"d", tensor_with_bytes(0)},
+      {"e", tensor_with_bytes(1)}, {"f", tensor_with_bytes(9)}};
   EXPECT_EQ(write_weights(folder.path("m"), tensors, 4), 4u);
   const auto map =
       json::parse(content_of(folder.path("m/") + kIndex))["weight_map"];

@@ -89,7 +89,7 @@ def run(command, folder, environment):
 
 def problems_of(page, folder_of_programs):
     text = (ROOT / page).read_text(encoding="utf-8")
-    of_page, used = SUBSTITUTIONS.get(page, []), set()
+    page_substitutions, used = SUBSTITUTIONS.get(page, []), set()
     environment = {**os.environ, "NO_COLOR": "1",
                    # Otherwise, Open MPI refuses to run as root.
                    "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -106,7 +106,7 @@ def problems_of(page, folder_of_programs):
             path.write_text(content, encoding="utf-8")
             path.chmod(0o755)
         for command in commands:
-            instead = substituted(command, of_page + ON_EVERY_PAGE, used)
+            instead = substituted(command, page_substitutions + ON_EVERY_PAGE, used)
             is_missing = command.split()[0] in OPTIONAL and not shutil.which(
                 command.split()[0])
             if instead is None or is_missing:
@@ -124,7 +124,7 @@ def problems_of(page, folder_of_programs):
             if code != expected:
                 yield (f"{page}: {instead}\nended with {code}, expected "
                        f"{expected}:\n{output}")
-    for number, (part, _, _) in enumerate(of_page):
+    for number, (part, _, _) in enumerate(page_substitutions):
         if number not in used:
             yield f"{page}: no command has '{part}': take out its substitution"
 

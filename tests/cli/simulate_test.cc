@@ -90,7 +90,7 @@ TEST(Simulate, TakesTheProfileOfARun) {
       run_lockstep({"train", "--model", "mlp", "--devices", "cpu",
                     "--max-steps", "30", "--no-eval", "--report", run});
   ASSERT_EQ(trained.code, 0) << trained.err;
-  const json of_run = json::parse(read_file(run, 1 << 24));
+  const json run_json = json::parse(read_file(run, 1 << 24));
   const std::string report = folder.path("report.json");
   const Ended ended = run_lockstep({"simulate", "--run", run, "--ranks", "2,64",
                                     "--ranks-per-host", "1", "--bandwidth", "1",
@@ -98,8 +98,8 @@ TEST(Simulate, TakesTheProfileOfARun) {
   ASSERT_EQ(ended.code, 0) << ended.err;
   const json result = json::parse(read_file(report, 1 << 20))["results"][0];
   EXPECT_NEAR(result["communication_s"].get<double>(),
-              of_run["parameters"].get<double>() * 4 / 1e9, 1e-6);
-  EXPECT_GE(result["compute_s"], of_run["step_time_s"]["min"]);
+              run_json["parameters"].get<double>() * 4 / 1e9, 1e-6);
+  EXPECT_GE(result["compute_s"], run_json["step_time_s"]["min"]);
 }
 
 TEST(Simulate, ExplainsWhatIsMissingOrWrong) {

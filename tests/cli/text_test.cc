@@ -100,8 +100,8 @@ TEST_F(TextCommands, TrainOnTheTokensThatTokenizeWrote) {
                           "--val-fraction", "0.1"})
                 .code,
             0);
-  const auto of_text = train({"--quiet", "--report", path("text.json")});
-  ASSERT_EQ(of_text.code, 0) << of_text.err;
+  const auto text_run = train({"--quiet", "--report", path("text.json")});
+  ASSERT_EQ(text_run.code, 0) << text_run.err;
   const auto tokens = run_lockstep(
       {"train", "--model", "gpt-nano", "--data-file", path("tokens"),
        "--context", "16", "--max-steps", "20", "--batch-size", "8", "--lr",
@@ -126,12 +126,12 @@ TEST_F(TextCommands, RefuseOptionsThatAreNotForThem) {
     EXPECT_EQ(ended.code, 2) << ended.err;
     EXPECT_PRED2(contains, ended.err, message);
   }
-  const std::vector<std::pair<Words, std::string>> of_images{
+  const std::vector<std::pair<Words, std::string>> image_errors{
       {{"--data", "text"}, "--data text"},
       {{"--data-file", "x"}, "--data-file"},
       {{"--context", "8"}, "--context"},
       {{"--recompute"}, "--recompute"}};
-  for (const auto& [words, message] : of_images) {
+  for (const auto& [words, message] : image_errors) {
     Words all{"train", "--model", "mlp"};
     all.insert(all.end(), words.begin(), words.end());
     const auto ended = run_lockstep(all);

@@ -92,14 +92,14 @@ TEST(MemoryPlan, FollowsTheDevicesAsTrainingDoes) {
 }
 
 TEST(MemoryPlan, RecommendsWhatTakesLessMemoryAlone) {
-  const auto of_mlp = plan({"--model", "mlp", "--batch-size", "64"});
+  const auto mlp_plan = plan({"--model", "mlp", "--batch-size", "64"});
   // Its activations are small, but sums of gradients that wait are large.
-  EXPECT_TRUE(of_mlp["choices"].empty()) << of_mlp;
-  const auto of_cnn = plan({"--model", "cnn", "--batch-size", "512"});
-  EXPECT_FALSE(of_cnn["choices"].empty()) << of_cnn;
-  auto least = of_cnn["total_bytes"].get<int64_t>();
-  for (const auto& choice : of_cnn["choices"]) {
-    EXPECT_LT(choice["total_bytes"], least) << of_cnn;
+  EXPECT_TRUE(mlp_plan["choices"].empty()) << mlp_plan;
+  const auto cnn_plan = plan({"--model", "cnn", "--batch-size", "512"});
+  EXPECT_FALSE(cnn_plan["choices"].empty()) << cnn_plan;
+  auto least = cnn_plan["total_bytes"].get<int64_t>();
+  for (const auto& choice : cnn_plan["choices"]) {
+    EXPECT_LT(choice["total_bytes"], least) << cnn_plan;
     least = choice["total_bytes"];
   }
 }

@@ -315,7 +315,7 @@ const RankTasks async_inference(
       // Each call is made again with usual tensors.
       const auto sum = inference_copy(own(world.rank()));
       const auto scaled = inference_copy(own(world.rank()));
-      const auto of_root = inference_copy(own(world.rank()));
+      const auto root_data = inference_copy(own(world.rank()));
       const auto reduced = inference_copy(own(world.rank()));
       const auto scattered = inference_copy(torch::zeros({60}));
       const auto reduce_scattered = inference_copy(torch::zeros({60}));
@@ -325,7 +325,7 @@ const RankTasks async_inference(
       const std::vector<Work> works{
           world.all_reduce(sum, Op::SUM, true),
           world.all_reduce(scaled, make_pre_mul_sum(0.5), true),
-          world.broadcast(of_root, 0, true),
+          world.broadcast(root_data, 0, true),
           world.reduce(reduced, 0, Op::SUM, true),
           world.all_gather(gathered, input, true),
           world.gather(at_root, input, 0, true),
@@ -342,13 +342,13 @@ const RankTasks async_inference(
       at::Tensor half = own(world.rank());
       world.all_reduce(half, make_pre_mul_sum(0.5));
       require(same(scaled, half), "all_reduce with a factor");
-      require(same(of_root, own(0)), "broadcast");
+      require(same(root_data, own(0)), "broadcast");
       require(same(scattered, own(0)), "scatter");
       for (size_t r = 0; r < gathered.size(); ++r) {
-        const at::Tensor of_rank = own(static_cast<int>(r));
-        require(same(gathered[r], of_rank), "all_gather");
-        require(same(exchanged[r], of_rank), "all_to_all");
-        require(!is_root || same(at_root[r], of_rank), "gather");
+        const at::Tensor rank_data = own(static_cast<int>(r));
+        require(same(gathered[r], rank_data), "all_gather");
+        require(same(exchanged[r], rank_data), "all_to_all");
+        require(!is_root || same(at_root[r], rank_data), "gather");
       }
       if (size == 1) return;
       const int next = (world.rank() + 1) % size;

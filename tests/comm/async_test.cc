@@ -241,15 +241,16 @@ TEST(WorldOfOne, DoesItsCallsAtOnce) {
 }
 
 TEST(JoinedMessages, JoinSmallTensorsAndLeaveLargeOnesAlone) {
-  const auto of_kib = [](int64_t kib) {
+  const auto tensor_with_kib = [](int64_t kib) {
     return torch::zeros({kib << 10}, torch::kUInt8);
   };
   using Lists = std::vector<std::vector<size_t>>;
   EXPECT_EQ(join_small({}, 32 << 10), Lists());
-  EXPECT_EQ(
-      join_small({of_kib(1), of_kib(32), of_kib(33), of_kib(0)}, 32 << 10),
-      (Lists{{0, 1, 3}, {2}}));
-  const Tensors many(130, of_kib(32));
+  EXPECT_EQ(join_small({tensor_with_kib(1), tensor_with_kib(32),
+                        tensor_with_kib(33), tensor_with_kib(0)},
+                       32 << 10),
+            (Lists{{0, 1, 3}, {2}}));
+  const Tensors many(130, tensor_with_kib(32));
   const auto messages = join_small(many, 32 << 10);
   ASSERT_EQ(messages.size(), 2U);
   EXPECT_EQ(messages[0].size(), 128U);

@@ -286,9 +286,9 @@ TEST_P(C10d, CoalescedMessagesFailAndTimeOut) {
         const Caught lost = caught_from([&] { work->wait(); });
         require(lost.code.has_value() && work->exception() != nullptr,
                 "it says: " + lost.message);
-        const Caught of_future =
+        const Caught future_error =
             caught_from([&] { work->getFuture()->waitAndThrow(); });
-        require(!of_future.message.empty(), "the future fails, too");
+        require(!future_error.message.empty(), "the future fails, too");
       },
       options_of(GetParam()));
 }

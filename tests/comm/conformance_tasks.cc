@@ -197,9 +197,9 @@ const RankTasks whole_tensors("whole_tensors", [](const ProcessGroup& world) {
   for (const auto type : all_types()) {
     for (const int64_t count : kCounts) {
       const at::Tensor own = data_of(rank, count, type);
-      Tensors of_ranks, to_ranks, from_ranks;
+      Tensors per_rank, to_ranks, from_ranks;
       for (int r = 0; r < size; ++r) {
-        of_ranks.push_back(data_of(r, count, type));
+        per_rank.push_back(data_of(r, count, type));
         // Rank q sends rank r q + r elements more.
         to_ranks.push_back(
             data_of(rank, count + rank + r, type, static_cast<uint64_t>(r)));
@@ -208,12 +208,12 @@ const RankTasks whole_tensors("whole_tensors", [](const ProcessGroup& world) {
       }
       const at::Tensor whole = torch::zeros({size, count}, type);
       world.all_gather_into_tensor(whole, own);
-      require(same(whole, torch::stack(of_ranks)),
+      require(same(whole, torch::stack(per_rank)),
               describe(type, count, "all_gather_into_tensor"));
       const at::Tensor wide = torch::zeros({count * size, 2}, type);
       world.all_gather_into_tensor(wide.select(1, 1), own);
       require(same(wide.select(1, 1).clone(torch::MemoryFormat::Contiguous),
-                   torch::cat(of_ranks)),
+                   torch::cat(per_rank)),
               describe(type, count, "all_gather_into_tensor with gaps"));
 
       const at::Tensor sum = torch::zeros({count}, type);
@@ -233,7 +233,7 @@ const RankTasks whole_tensors("whole_tensors", [](const ProcessGroup& world) {
               describe(type, count, "all_to_all_single"));
       const at::Tensor even = torch::zeros({count * size}, type);
       world.all_to_all_single(even, own.repeat({size}));
-      require(same(even, torch::cat(of_ranks)),
+      require(same(even, torch::cat(per_rank)),
               describe(type, count, "all_to_all_single without splits"));
 
       for (int root = 0; root < size; root += 3) {
@@ -243,7 +243,7 @@ const RankTasks whole_tensors("whole_tensors", [](const ProcessGroup& world) {
         }
         world.gather(outputs, own, root);
         for (size_t r = 0; r < outputs.size(); ++r) {
-          require(same(outputs[r], of_ranks[r]),
+          require(same(outputs[r], per_rank[r]),
                   describe(type, count, "gather into tensors"));
         }
       }

@@ -48,8 +48,9 @@ void refuse_roots(const ProcessGroup& world) {
   }
   const Tensors too_many(static_cast<size_t>(size) + 1, some());
   const Tensors too_large(static_cast<size_t>(size), some(5));
-  const Tensors of_ints(static_cast<size_t>(size), some().to(torch::kInt32));
-  for (const auto& bad : {too_many, too_large, of_ints}) {
+  const Tensors int_tensors(static_cast<size_t>(size),
+                            some().to(torch::kInt32));
+  for (const auto& bad : {too_many, too_large, int_tensors}) {
     refused("reduce_scatter", ErrorCode::kBadTensor,
             [&] { world.reduce_scatter(tensor, bad); });
     if (world.rank() == size - 1) {

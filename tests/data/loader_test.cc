@@ -182,7 +182,7 @@ TEST(Loader, CutsAPartOutOfABatchThatIsOnlyKnownAsAWhole) {
   const Batch whole = batch_of({});
   EXPECT_EQ(whole.total, 10);
   for (int64_t shard = 0; shard < 4; ++shard) {
-    const Batch part = batch_of(BatchPart::of_rank(/*size=*/4, shard));
+    const Batch part = batch_of(BatchPart::for_rank(/*size=*/4, shard));
     const int64_t first = shard * 3;
     EXPECT_EQ(part.total, 10);
     EXPECT_EQ(part.samples, shard < 3 ? 3 : 1);
@@ -388,8 +388,9 @@ TEST(ShuffledOrder, PutsEverySampleAnywhereAsOften) {
     const auto order = epoch_order(kSize, true, 5, epoch);
     for (size_t i = 0; i < kSize; ++i) ++counts[i][order[i]];
   }
-  for (const auto& of_place : counts) {
-    for (const int count : of_place) EXPECT_NEAR(count, kEpochs / kSize, 220);
+  for (const auto& place_counts : counts) {
+    for (const int count : place_counts)
+      EXPECT_NEAR(count, kEpochs / kSize, 220);
   }
 }
 
@@ -448,7 +449,7 @@ TEST(Loader, RefusesWhatCannotBe) {
   expect_problem(message(dataset, LoaderOptions().batch_size(0)),
                  ErrorCode::kMisuse, {"batch", "0"});
   expect_problem(  // the arguments in the wrong order
-      message(dataset, LoaderOptions().part(BatchPart::of_rank(1, 2))),
+      message(dataset, LoaderOptions().part(BatchPart::for_rank(1, 2))),
       ErrorCode::kBadOption, {"part", "1 shards", "2 to 3"});
   expect_problem(message(dataset, LoaderOptions().workers(-1)),
                  ErrorCode::kMisuse, {"workers", "-1"});
@@ -503,10 +504,10 @@ TEST(Loader, TakesADatasetOfTheUsers) {
   EXPECT_TRUE(
       batches[1].data.equal(torch::tensor({{4.F}, {5.F}, {6.F}, {7.F}})));
   EXPECT_TRUE(batches[2].target.equal(torch::tensor({64, 81})));
-  Loader of_stream(in_order(std::make_shared<SquareStream>(), 10), options);
+  Loader stream_loader(in_order(std::make_shared<SquareStream>(), 10), options);
   for (const int64_t epoch : {0, 1}) {
-    of_stream.set_epoch(epoch);
-    expect_same(epoch_of(of_stream), batches);
+    stream_loader.set_epoch(epoch);
+    expect_same(epoch_of(stream_loader), batches);
   }
 }
 

@@ -150,9 +150,9 @@ TEST_F(Donated, BlocksAreNotPushedOutByOthers) {
 
 TEST_F(Donated, MemoryOfTwoIsToldApart) {
   Lender one(1), other(1);
-  auto of_one = one.donate(slice(6));
-  const auto of_other = other.donate(slice(6));
-  of_one.reset();
+  auto from_one = one.donate(slice(6));
+  const auto from_other = other.donate(slice(6));
+  from_one.reset();
   EXPECT_FALSE(one.is_held());
   EXPECT_TRUE(other.has(tensor_on(slice(6))));
 }

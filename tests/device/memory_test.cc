@@ -106,13 +106,12 @@ TEST_F(Memory, GivesCachedBlocksBackWhenAsked) {
 }
 
 TEST_F(Memory, CachesNoMoreThanAQuarterAboveThePeak) {
-  constexpr int64_t kMost = 100 << 20;
-  for (int64_t size = 1 << 20; size <= kMost; size += 1 << 20) {
+  constexpr int64_t kMax = 100 << 20;
+  for (int64_t size = 1 << 20; size <= kMax; size += 1 << 20) {
     const auto x = bytes_on(slice(10), size);
   }
-  EXPECT_LE(memory_stats(slice(10)).cached_bytes,
-            kMost + kMost / 4 + (64 << 20));
-  EXPECT_GE(memory_stats(slice(10)).cached_bytes, kMost);
+  EXPECT_LE(memory_stats(slice(10)).cached_bytes, kMax + kMax / 4 + (64 << 20));
+  EXPECT_GE(memory_stats(slice(10)).cached_bytes, kMax);
 }
 
 TEST_F(Memory, DoesNotGrowOverAThousandStepsOfVaryingSize) {

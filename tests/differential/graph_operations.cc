@@ -13,8 +13,8 @@ int64_t elements(const Shape& shape) {
   return count;
 }
 
-constexpr int64_t kMostElements = 64;
-constexpr size_t kMostDimensions = 3;
+constexpr int64_t kMaxElements = 64;
+constexpr size_t kMaxDimensions = 3;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void GraphBuilder::grow_view(int x) {
       }
     case 1:
     case 2:
-      if (shape.size() >= kMostDimensions) break;
+      if (shape.size() >= kMaxDimensions) break;
       shape.insert(place, 1);
       add("unsqueeze", {x}, {dim(x, d)}, value);
       return;
@@ -74,12 +74,12 @@ void GraphBuilder::grow_view(int x) {
       }
     case 5:
       // Sizes 1 grow; for what has samples the batch would be unknown.
-      if (value.is_batched || shape.size() >= kMostDimensions) break;
+      if (value.is_batched || shape.size() >= kMaxDimensions) break;
       for (int64_t& size : shape) {
         if (size == 1 && random_.once_in(2)) size = random_.between(1, 3);
       }
       if (random_.once_in(2)) shape.insert(shape.begin(), 2);
-      if (elements(shape) > kMostElements) break;
+      if (elements(shape) > kMaxElements) break;
       add("expand", {x}, shape, value);
       return;
     case 6:
@@ -94,7 +94,7 @@ void GraphBuilder::grow_view(int x) {
       add("diagonal", {x}, {}, value);
       return;
     case 8:
-      if (rank == 0 || *place < 2 || shape.size() >= kMostDimensions) break;
+      if (rank == 0 || *place < 2 || shape.size() >= kMaxDimensions) break;
       *place -= 1;
       shape.push_back(2);
       add("unfold", {x}, {dim(x, d), 2}, value);
@@ -178,13 +178,13 @@ void GraphBuilder::grow_structure(int x) {
       add("flip", {x}, {dim(x, d)}, value);
       return;
     case 1:
-      if (elements(shape) * 2 > kMostElements) break;
+      if (elements(shape) * 2 > kMaxElements) break;
       *place *= 2;
       add("cat", {x, x}, {dim(x, d)}, value);
       return;
     case 2:
-      if (elements(shape) * 2 > kMostElements ||
-          shape.size() >= kMostDimensions) {
+      if (elements(shape) * 2 > kMaxElements ||
+          shape.size() >= kMaxDimensions) {
         break;
       }
       shape.insert(place, 2);

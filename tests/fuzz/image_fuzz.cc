@@ -12,7 +12,7 @@ namespace {
 
 // Small enough that no input takes a second. A few kilobytes may contain
 // millions of pixels of one colour, which is allowed.
-constexpr int64_t kMostToFit = 1 << 20;
+constexpr int64_t kMaxToFit = 1 << 20;
 
 void decode_and_fit(std::span<const uint8_t> bytes) {
   const data::Image image = data::decode_image(bytes, "image");
@@ -20,7 +20,7 @@ void decode_and_fit(std::span<const uint8_t> bytes) {
   require(static_cast<int64_t>(image.pixels.size()) ==
               3 * image.width * image.height,
           "pixels are missing");
-  if (image.width * image.height > kMostToFit) return;
+  if (image.width * image.height > kMaxToFit) return;
   constexpr int64_t kSide = 8;
   std::vector<uint8_t> fitted(3 * kSide * kSide);
   data::fit_image(image, kSide, fitted);
@@ -28,9 +28,9 @@ void decode_and_fit(std::span<const uint8_t> bytes) {
 
 void read_array(std::string_view bytes) {
   const Input input(bytes);
-  constexpr int64_t kMostBytes = 1 << 20;
-  const auto array = data::read_idx(
-      input.path(), {data::kAnySize, data::kAnySize}, kMostBytes);
+  constexpr int64_t kMaxBytes = 1 << 20;
+  const auto array =
+      data::read_idx(input.path(), {data::kAnySize, data::kAnySize}, kMaxBytes);
   require(static_cast<int64_t>(array.bytes.size()) ==
               array.sizes.at(0) * array.sizes.at(1),
           "bytes of an array are missing");

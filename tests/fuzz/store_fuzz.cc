@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   fuzz::decode_all(bytes);
   fuzz::expect_plain_words([&] {
-    store::FrameReader reader(store::kMostHandshakeBytes);
+    store::FrameReader reader(store::kMaxHandshakeBytes);
     std::string body;
     std::string again;
     for (const char byte : bytes) {

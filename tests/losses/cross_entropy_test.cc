@@ -85,11 +85,11 @@ Result result_of_parts(const Case& one, int64_t part) {
   Tensor sum = torch::zeros({}, torch::kFloat64);
   double weight = 0;
   for (int64_t begin = 0; begin < kBatch; begin += part) {
-    const WeightedLoss of_part =
+    const WeightedLoss part_loss =
         cross_entropy(logits.slice(0, begin, begin + part),
                       one.targets.slice(0, begin, begin + part), one.options);
-    sum = sum + of_part.loss * of_part.weight;
-    weight += of_part.weight.item<double>();
+    sum = sum + part_loss.loss * part_loss.weight;
+    weight += part_loss.weight.item<double>();
   }
   const Tensor loss = sum / weight;
   loss.backward();

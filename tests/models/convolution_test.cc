@@ -55,7 +55,7 @@ bool is_by_rows(const Tensor& y) {
 }
 
 struct Results {
-  Tensor y, of_x, of_weight;
+  Tensor y, grad_x, grad_weight;
 };
 
 /// Computes gradients for upstream gradients that are rounded to `type`.
@@ -88,8 +88,8 @@ Results expected_of(const Conv2d& layer, const Tensor& x,
 void expect_near(const Results& got, const Results& expected,
                  double tolerance) {
   EXPECT_LT(relative_error(got.y, expected.y), tolerance);
-  EXPECT_LT(relative_error(got.of_x, expected.of_x), tolerance);
-  EXPECT_LT(relative_error(got.of_weight, expected.of_weight), tolerance);
+  EXPECT_LT(relative_error(got.grad_x, expected.grad_x), tolerance);
+  EXPECT_LT(relative_error(got.grad_weight, expected.grad_weight), tolerance);
 }
 
 class ConvolutionByRows : public testing::TestWithParam<Work> {};
@@ -103,7 +103,7 @@ TEST_P(ConvolutionByRows, IsThatOfLibTorch) {
   ASSERT_TRUE(is_by_rows(y));
   EXPECT_TRUE(y.is_contiguous(kLast));
   const Results got = gradients(y, x, layer->weight);
-  EXPECT_EQ(got.of_weight.strides(), layer->weight.strides());
+  EXPECT_EQ(got.grad_weight.strides(), layer->weight.strides());
   expect_near(got, expected_of(layer, x, torch::kFloat32), 4e-6);
 }
 
@@ -118,7 +118,7 @@ TEST_P(ConvolutionByRows, ComputesInTheTypeOfAutocast) {
   ASSERT_TRUE(is_by_rows(y));
   EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
   const Results got = gradients(y, x, layer->weight, torch::kBFloat16);
-  EXPECT_EQ(got.of_weight.scalar_type(), torch::kFloat32);
+  EXPECT_EQ(got.grad_weight.scalar_type(), torch::kFloat32);
   expect_near(got, expected_of(layer, x, torch::kBFloat16), 6e-3);
 }
 

@@ -77,10 +77,11 @@ TEST(Jobs, CompareEachRankWithTheMedianOfTheOthers) {
         if (other != r) others.push_back(ranks[other].devices[0].busy_fraction);
       }
       const double own = ranks[r].devices[0].busy_fraction;
-      const double of_others = median(others);
+      const double others_median = median(others);
       // Skip cases that rounding decides.
-      if (std::abs(own - kSlowFactor * of_others) < 1e-6) continue;
-      const bool is_slow = of_others > 0 && own > kSlowFactor * of_others;
+      if (std::abs(own - kSlowFactor * others_median) < 1e-6) continue;
+      const bool is_slow =
+          others_median > 0 && own > kSlowFactor * others_median;
       EXPECT_EQ(job.notes[r] == RankNote::kSlow, is_slow);
     }
   }

@@ -66,13 +66,14 @@ struct AddingImpl : torch::nn::Cloneable<AddingImpl> {
 TEST(AlignedChunks, AreGivenToEveryShard) {
   const auto net = std::make_shared<NotingImpl>();
   const DataParallel model(net, slices(3));
-  const std::vector<int64_t> of_input{9, 1}, of_target{3, 1};
+  const std::vector<int64_t> input_strides{9, 1}, target_strides{3, 1};
   const auto expect_aligned = [&] {
     const auto layouts = NotingImpl::take();
     EXPECT_GE(layouts.size(), 3U);
     for (const Layout& layout : layouts) {
       EXPECT_EQ(layout.offset, 0U);
-      EXPECT_TRUE(layout.strides == of_input || layout.strides == of_target)
+      EXPECT_TRUE(layout.strides == input_strides ||
+                  layout.strides == target_strides)
           << layout.strides;
     }
   };

@@ -114,10 +114,10 @@ TEST(Following, RefusesABackwardOverATrainStep) {
     const Tensor x = torch::randn({4, 6});
     const auto sgd = optim::sgd(net->parameters(), 0.1);
     const Tensor loss = model->forward(x).square().sum();
-    const Tensor of_module = net->forward(x).square().sum();
+    const Tensor module_loss = net->forward(x).square().sum();
     model->train_step(x, torch::randint(4, {4}), testing_nets::cross_entropy,
                       *sgd);
-    for (const Tensor& stale : {loss, of_module}) {
+    for (const Tensor& stale : {loss, module_loss}) {
       EXPECT_PRED2(contains, error_of([&] { stale.backward(); }),
                    "modified by an inplace operation");
     }

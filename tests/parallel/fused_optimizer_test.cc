@@ -75,14 +75,14 @@ Make all_with(Options options) {
 
 /// Two groups, of which the second one has other options.
 template <class Torch, class Options>
-Make groups_with(Options options, Options of_last) {
+Make groups_with(Options options, Options last_options) {
   return [=](const std::vector<Tensor>& parameters) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(
         std::vector<Tensor>(parameters.begin(), parameters.end() - 2));
     groups.emplace_back(
         std::vector<Tensor>(parameters.end() - 2, parameters.end()),
-        std::make_unique<Options>(of_last));
+        std::make_unique<Options>(last_options));
     return std::make_unique<Torch>(groups, options);
   };
 }
@@ -300,7 +300,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Fuse, testing::Range<size_t>(0, 12), name_of);
 /// Trains two ranks and returns the bytes of their parameters.
 std::array<std::string, 2> over_ranks(const Rule& rule, By by,
                                       const char* backend) {
-  std::array<std::string, 2> of_ranks;
+  std::array<std::string, 2> per_rank;
   const Net initial = new_net();
   spawn(
       2,
@@ -325,10 +325,10 @@ std::array<std::string, 2> over_ranks(const Rule& rule, By by,
           // The ranks share the parameters after this step.
           if (step == 3) model->train_step(x, y, cross_entropy, *optimizer);
         }
-        of_ranks[static_cast<size_t>(world.rank())] = bytes_of(*net);
+        per_rank[static_cast<size_t>(world.rank())] = bytes_of(*net);
       },
       ProcessGroupOptions().backend(backend));
-  return of_ranks;
+  return per_rank;
 }
 
 TEST(FuseOverRanks, HasTheBitsOfTheOptimizersOwnStep) {
@@ -372,8 +372,8 @@ TEST(FuseErrors, NameWhatIsWrong) {
     return text.find(part) != std::string::npos;
   };
 
-  SGD of_other(other->parameters(), 0.1);
-  std::string text = error_with(of_other);
+  SGD from_other(other->parameters(), 0.1);
+  std::string text = error_with(from_other);
   EXPECT_TRUE(has(text, "not one of the model's")) << text;
 
   std::vector<torch::optim::OptimizerParamGroup> groups;

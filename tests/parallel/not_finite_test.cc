@@ -1,5 +1,3 @@
-#include "lockstep/parallel/replicas/not_finite.h"
-
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -13,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/replicas/not_finite_report.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"

@@ -135,10 +135,10 @@ TEST(OwnedGradient, LiesInMemoryLikeItsParameter) {
   const OwnedGradient gradient = OwnedGradient::take(as_columns(), parameter);
   EXPECT_TRUE(gradient.tensor().is_contiguous());
   EXPECT_TRUE(gradient.tensor().equal(values));
-  const OwnedGradient of_columns =
+  const OwnedGradient column_gradient =
       OwnedGradient::take(values.clone(), as_columns());
-  EXPECT_EQ(of_columns.tensor().strides(), as_columns().strides());
-  EXPECT_TRUE(of_columns.tensor().equal(values));
+  EXPECT_EQ(column_gradient.tensor().strides(), as_columns().strides());
+  EXPECT_TRUE(column_gradient.tensor().equal(values));
 }
 
 }  // namespace

@@ -38,10 +38,11 @@ std::unique_ptr<torch::optim::Optimizer> make(Rule rule,
   const auto cut = parameters.end() - 2;
   const std::vector<Tensor> first(parameters.begin(), cut);
   const std::vector<Tensor> last(cut, parameters.end());
-  const auto groups = [&](auto options, auto of_last) {
+  const auto groups = [&](auto options, auto last_options) {
     Groups both;
     both.emplace_back(first);
-    both.emplace_back(last, std::make_unique<decltype(of_last)>(of_last));
+    both.emplace_back(last,
+                      std::make_unique<decltype(last_options)>(last_options));
     return std::make_pair(both, options);
   };
   switch (rule) {

@@ -194,12 +194,12 @@ TEST_P(PaddedLoss, IsThatOfPyTorchOverTheWholeBatch) {
   const TemporaryFolder folder;
   write_safetensors(folder.path("net.safetensors"),
                     {.tensors = start, .metadata = {}});
-  NamedTensors of_batch{{"ids", batch.ids}, {"targets", batch.targets}};
+  NamedTensors batch_tensors{{"ids", batch.ids}, {"targets", batch.targets}};
   if (batch.class_weights.defined()) {
-    of_batch.emplace_back("class_weights", batch.class_weights);
+    batch_tensors.emplace_back("class_weights", batch.class_weights);
   }
   write_safetensors(folder.path("batch.safetensors"),
-                    {.tensors = of_batch, .metadata = {}});
+                    {.tensors = batch_tensors, .metadata = {}});
   const Losses expected = nlohmann::json::parse(last_line(run_python_file(
       LOCKSTEP_SOURCE_DIR "/tests/parity/padded_loss.py", {folder.path()})));
   ASSERT_EQ(expected.size(), size_t{kSteps});

@@ -67,14 +67,14 @@ TEST(LargeMessage, KeepsItsSegmentFromTheNextUnlessTaken) {
 
 TEST(SpareSegments, KeepSoMuchOnly) {
   SpareSegments spares;
-  constexpr size_t kThird = SpareSegments::kMostBytes / 3;
+  constexpr size_t kThird = SpareSegments::kMaxBytes / 3;
   std::vector<std::weak_ptr<const Segment>> given;
   for (int i = 0; i < 4; ++i) {
     auto segment = Segment::create(kThird);
     given.push_back(segment);
     spares.give_back(std::move(segment));
   }
-  auto huge = Segment::create(SpareSegments::kMostBytes + 1);
+  auto huge = Segment::create(SpareSegments::kMaxBytes + 1);
   given.push_back(huge);
   spares.give_back(std::move(huge));
   const auto kept = std::count_if(given.begin(), given.end(),

@@ -51,8 +51,9 @@ inline Numbers numbers_of(int rank, size_t count, uint32_t salt = 0) {
 inline Numbers reduced(int ranks, size_t count, uint32_t salt = 0) {
   Numbers result(count, 0);
   for (int rank = 0; rank < ranks; ++rank) {
-    const Numbers of_rank = numbers_of(rank, count, salt);
-    for (size_t i = 0; i < count; ++i) result[i] = result[i] * 31 + of_rank[i];
+    const Numbers rank_numbers = numbers_of(rank, count, salt);
+    for (size_t i = 0; i < count; ++i)
+      result[i] = result[i] * 31 + rank_numbers[i];
   }
   return result;
 }

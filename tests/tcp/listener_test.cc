@@ -22,7 +22,7 @@ Listener::Time in_seconds(int seconds) {
 
 bool never() { return false; }
 
-FileDescriptor stranger_at(const std::string& announcement) {
+FileDescriptor unauthenticated_peer_at(const std::string& announcement) {
   const auto port_at = announcement.find(' ') + 1;
   const int port = std::stoi(announcement.substr(port_at));
   return store::connect_to(store::resolve("127.0.0.1", port).at(0),
@@ -45,28 +45,28 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
   const std::vector<std::string> announcements{first.announcement(),
                                                second.announcement()};
   // One stranger is silent, one sends nonsense, and one has a wrong proof.
-  const FileDescriptor silent = stranger_at(announcements[0]);
-  const FileDescriptor noisy = stranger_at(announcements[0]);
-  const FileDescriptor forger = stranger_at(announcements[0]);
+  const FileDescriptor silent = unauthenticated_peer_at(announcements[0]);
+  const FileDescriptor noisy = unauthenticated_peer_at(announcements[0]);
+  const FileDescriptor forger = unauthenticated_peer_at(announcements[0]);
   std::array<char, 200> noise{};
   ASSERT_EQ(::send(noisy.get(), noise.data(), noise.size(), MSG_NOSIGNAL), 200);
   std::array<char, 48> forged{'L', 'S', 'M', 'E', 'S', 'H', '0', '1', 1};
   ASSERT_EQ(::send(forger.get(), forged.data(), forged.size(), MSG_NOSIGNAL),
             48);
-  auto of_second = std::async(std::launch::async, [&] {
+  auto second_sockets = std::async(std::launch::async, [&] {
     // The strangers must be refused while the ranks connect.
     EXPECT_TRUE(is_refused(noisy));
     EXPECT_TRUE(is_refused(forger));
     return second.connect(1, announcements, in_seconds(60), never);
   });
-  const Sockets of_first =
+  const Sockets first_sockets =
       first.connect(0, announcements, in_seconds(60), never);
-  const Sockets sockets = of_second.get();
-  ASSERT_TRUE(of_first[1].fd.is_open());
+  const Sockets sockets = second_sockets.get();
+  ASSERT_TRUE(first_sockets[1].fd.is_open());
   ASSERT_TRUE(sockets[0].fd.is_open());
-  EXPECT_FALSE(of_first[0].fd.is_open());
+  EXPECT_FALSE(first_sockets[0].fd.is_open());
   char byte = 'x';
-  ASSERT_EQ(::send(of_first[1].fd.get(), &byte, 1, MSG_NOSIGNAL), 1);
+  ASSERT_EQ(::send(first_sockets[1].fd.get(), &byte, 1, MSG_NOSIGNAL), 1);
   ::fcntl(sockets[0].fd.get(), F_SETFL, 0);
   char received = 0;
   ASSERT_EQ(::recv(sockets[0].fd.get(), &received, 1, 0), 1);

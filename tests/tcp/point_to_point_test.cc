@@ -13,7 +13,7 @@ namespace lockstep::tcp::point_to_point_test {
 namespace {
 
 static_assert(shm::kSmallLimit == kEagerBytes &&
-              shm::kTooManySmall > kMostCredit / kEagerBytes);
+              shm::kTooManySmall > kMaxCredit / kEagerBytes);
 
 class TcpPointToPoints : public shm::P2pTest {};
 

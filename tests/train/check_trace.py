@@ -100,10 +100,10 @@ def main():
         own = [e for (r, _), spans in lanes.items() if r == rank for e in spans]
         steps = sorted(e["args"]["index"] for e in own if e["cat"] == "step")
         assert steps == list(range(steps[0], steps[-1] + 1)), steps
-        of_rank = sorted(l for r, l in lanes if r == rank)
+        rank_lanes = sorted(l for r, l in lanes if r == rank)
         counts = collections.Counter(e["name"] for e in own)
         print(f"rank {rank}: steps {steps[0]}-{steps[-1]}; lanes "
-              + ", ".join(names["thread_name", (rank, l)] for l in of_rank)
+              + ", ".join(names["thread_name", (rank, l)] for l in rank_lanes)
               + "; spans "
               + ", ".join(f"{n} x{counts[n]}" for n in sorted(counts)))
 

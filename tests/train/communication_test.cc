@@ -1,8 +1,8 @@
 // Runs whose ranks send each other less than all gradients in every step.
 #include <gtest/gtest.h>
 
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 #include "tests/base/error_code_of.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/train/runs.h"

@@ -52,8 +52,8 @@ Tensor after_steps(const CommunicationOptions& options, bool reloads = false) {
           outer->load_state(state);
         }
         TORCH_CHECK(statistic[0].item<double>() == 1, "rank 0's");
-        const auto of_ranks = world.all_gather(weight.detach()).result();
-        TORCH_CHECK(torch::equal(of_ranks[0], of_ranks[1]));
+        const auto per_rank = world.all_gather(weight.detach()).result();
+        TORCH_CHECK(torch::equal(per_rank[0], per_rank[1]));
         if (world.rank() == 0) result = weight.detach().clone();
       },
       world_options);

@@ -1,5 +1,3 @@
-#include "lockstep/train/plan.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +5,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/train/training_plan.h"
 #include "tests/base/expect_problem.h"
 #include "tests/comm/scoped_environment.h"
 

@@ -7,7 +7,7 @@
 #include "lockstep/inspect/topology.h"
 #include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/thinned_series.h"
-#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_environment.h"
 #include "tests/train/runs.h"
 
 namespace lockstep::training::records_test {

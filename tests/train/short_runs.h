@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/device/device.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/train_options.h"
 
 // Options and results of runs of an instant.
 namespace lockstep::training {

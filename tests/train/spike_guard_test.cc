@@ -102,10 +102,10 @@ TrainOptions options_of(OnSpike action, const std::string& out_dir) {
 
 RunReport fit_on_ranks(const TrainOptions& options, const char* backend) {
   return report_of_ranks(2, backend, [&](const ProcessGroup& world) {
-    TrainOptions of_rank = options;
-    of_rank.strategy(Strategy::kDistributed);
-    of_rank.devices().resize(2, options.devices()[0]);
-    return net_trainer().fit(of_rank, world);
+    TrainOptions rank_options = options;
+    rank_options.strategy(Strategy::kDistributed);
+    rank_options.devices().resize(2, options.devices()[0]);
+    return net_trainer().fit(rank_options, world);
   });
 }
 

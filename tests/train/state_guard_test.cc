@@ -426,8 +426,8 @@ TEST(StateGuard, RepairsWhatARankComputesWrong) {
     const RunReport expected =
         run_with({.times = 0}, 2, compared_run(), backend);
     // Without the verification the run goes wrong, and nobody sees it.
-    const Flip of_first{.rank = 0, .what = What::kOwnGradient};
-    EXPECT_NE(run_with(of_first, 2, compared_run(), backend).parameter_sha256,
+    const Flip first_flip{.rank = 0, .what = What::kOwnGradient};
+    EXPECT_NE(run_with(first_flip, 2, compared_run(), backend).parameter_sha256,
               expected.parameter_sha256);
     for (const int rank : {0, 1}) {
       LogCapture log;

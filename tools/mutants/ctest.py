@@ -92,7 +92,7 @@ class Digests:
     """Checksums of the files that tests consist of."""
 
     def __init__(self):
-        self.of_file = {}
+        self.file_error = {}
 
     def of(self, test):
         """Returns a checksum of the program and scripts of a test."""
@@ -101,8 +101,8 @@ class Digests:
             path = pathlib.Path(word)
             if not path.is_absolute() or not path.is_file():
                 continue
-            if path not in self.of_file:
-                self.of_file[path] = hashlib.sha256(
+            if path not in self.file_error:
+                self.file_error[path] = hashlib.sha256(
                     path.read_bytes()).hexdigest()
-            whole.update(self.of_file[path].encode())
+            whole.update(self.file_error[path].encode())
         return whole.hexdigest()

@@ -39,13 +39,13 @@ class Program:
 
     def copy_sources(self, sites):
         """Copies the user's tree, with its changes, and instruments it."""
-        of_file = {}
+        file_error = {}
         for site in sites:
             if not site.needs_gpu:
-                of_file.setdefault(site.file, []).append(site)
+                file_error.setdefault(site.file, []).append(site)
         changed = {name: stream_sites.instrument(
             (self.root / name).read_text(encoding="utf-8"), in_file)
-            for name, in_file in of_file.items()}
+            for name, in_file in file_error.items()}
         self.copy.write(changed | {"lockstep/mutant.h": stream_sites.HEADER})
 
     def build(self, jobs):

@@ -33,8 +33,8 @@ inline void note(int site) {
                ? -1
                : ::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   }();
-  constexpr std::size_t kMost = 4096;
-  static std::atomic<bool> is_noted[kMost];
+  constexpr std::size_t kMax = 4096;
+  static std::atomic<bool> is_noted[kMax];
   if (file < 0 || is_noted[static_cast<std::size_t>(site)].exchange(true)) {
     return;
   }

@@ -11,6 +11,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/exit_code.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/stopwatch.h"

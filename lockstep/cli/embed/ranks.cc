@@ -7,6 +7,7 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/interrupt.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
@@ -15,8 +16,8 @@
 #include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/launch/run.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/record/progress.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::cli {
 
@@ -104,13 +105,13 @@ void join_ranks(const RankFlags& flags, const DeviceFlags& devices,
                    : rank_devices(devices, ranks);
       };
   options.devices(devices_now(context.world));
-  context.rejoin = [group, devices_now](training::RunContext& around,
+  context.rejoin = [group, devices_now](training::RunContext& run_context,
                                         training::TrainOptions& now,
                                         const std::string& why) {
     const auto next =
         init_next(group, why, [] { return InterruptScope::signal() != 0; });
     if (!next) return false;
-    around.world = *next;
+    run_context.world = *next;
     now.devices(devices_now(*next));
     return true;
   };

@@ -17,7 +17,7 @@
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/launch/options/option_values.h"
-#include "lockstep/train/plan.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::cli {
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "lockstep/cli/embed/run_options.h"
+#include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/train/run/run_training.h"
 
 namespace lockstep::cli {

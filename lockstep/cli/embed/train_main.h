@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep {

@@ -210,10 +210,10 @@ std::vector<std::string> with_config(const CLI::App& app,
     throw IoError(
         {.code = error.code(), .what = "--config: " + text_of(error)});
   }
-  const std::vector<std::string> of_file =
+  const std::vector<std::string> file_error =
       words_of_config(*command, *path, text, words);
-  words.insert(words.begin() + (has_commands ? 1 : 0), of_file.begin(),
-               of_file.end());
+  words.insert(words.begin() + (has_commands ? 1 : 0), file_error.begin(),
+               file_error.end());
   return words;
 }
 

@@ -25,7 +25,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr size_t kMostErrorBytes = 64 << 10;
+constexpr size_t kMaxErrorBytes = 64 << 10;
 
 constexpr std::array<std::string_view, 7> kWithoutTorch{
     "run", "simulate", "split", "top", "data", "--version", "-V"};
@@ -150,7 +150,7 @@ int fail(int code, const std::exception& error, std::string_view text) {
   launch::record_error(error);
   // The text may contain names of files, which can have any bytes.
   if (!is_told_by_launcher()) {
-    fmt::print(stderr, "{}\n", printable(text, kMostErrorBytes));
+    fmt::print(stderr, "{}\n", printable(text, kMaxErrorBytes));
   }
   return code;
 }

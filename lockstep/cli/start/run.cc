@@ -152,7 +152,7 @@ void apply_logs(const RunFlags& flags, launch::RunOptions& options) {
                           !options.stdout_filters.empty() ||
                           !options.stderr_filters.empty();
   if (wants_logs && options.redirects.is_none() && options.tee.is_none()) {
-    options.tee.of_all = launch::Streams::kBoth;
+    options.tee.for_all = launch::Streams::kBoth;
   }
   options.shown_ranks = launch::parse_ranks("--local-ranks-filter",
                                             flags.shown_ranks, options.workers);

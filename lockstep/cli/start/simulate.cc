@@ -31,7 +31,7 @@ using simulate::Failures;
 using simulate::StepTime;
 using simulate::Training;
 
-constexpr int64_t kMostRanks = 10'000;
+constexpr int64_t kMaxRanks = 10'000;
 constexpr int kRepeats = 100;           // of a training, for its mean time
 constexpr double kLongTraining = 1000;  // failures, if there is no --total
 
@@ -374,10 +374,10 @@ void add_network_options(CLI::App& app, SimulateFlags& flags) {
              "auto (as Lockstep: shm on one host, tcp between hosts), tcp "
              "(always) or ring (as NCCL)")
       ->group(group);
-  add_count(app, "--ranks-per-host", flags.ranks_per_host, {1, kMostRanks},
+  add_count(app, "--ranks-per-host", flags.ranks_per_host, {1, kMaxRanks},
             "ranks of a host")
       ->group(group);
-  add_count(app, "--cores-per-host", flags.cores_per_host, {0, kMostRanks},
+  add_count(app, "--cores-per-host", flags.cores_per_host, {0, kMaxRanks},
             "cores that these ranks share; 0: each has its own core or GPU")
       ->group(group);
   add_number(app, "--message-us", flags.message_us,
@@ -417,7 +417,7 @@ void add_network_options(CLI::App& app, SimulateFlags& flags) {
       ->delimiter(',')
       ->default_str("none")
       ->group(group);
-  add_count(app, "--hosts-per-switch", flags.hosts_per_switch, {0, kMostRanks},
+  add_count(app, "--hosts-per-switch", flags.hosts_per_switch, {0, kMaxRanks},
             "hosts that share a switch; 0: all")
       ->group(group);
   add_number(app, "--oversubscription", flags.oversubscription,
@@ -466,7 +466,7 @@ void add_simulate(CLI::App& app) {
       ->type_name("N,N")
       ->delimiter(',')
       ->default_str("8,16,32,64,128,256")
-      ->check(whole_number(1, kMostRanks));
+      ->check(whole_number(1, kMaxRanks));
   add_profile_options(*command, *flags);
   add_network_options(*command, *flags);
   add_failure_options(*command, *flags);

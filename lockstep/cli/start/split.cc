@@ -6,9 +6,9 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/chunk.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"

@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // Time limit for a request to arrive, and again for its answer to be read.
 constexpr std::chrono::seconds kPatience{5};
-constexpr size_t kMostClients = 64;
-constexpr size_t kMostRequestBytes = 8 << 10;
+constexpr size_t kMaxClients = 64;
+constexpr size_t kMaxRequestBytes = 8 << 10;
 constexpr std::string_view kEndOfHead = "\r\n\r\n";
 
 struct Client {
@@ -112,7 +112,7 @@ class MetricsEndpoint::Server {
            .fix = "give --metrics another port, or 0 for any free one"});
     }
     listener_ = std::move(sockets.front());
-    address_ = store::SocketAddress::of_socket(listener_.get());
+    address_ = store::SocketAddress::from_socket(listener_.get());
     thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
@@ -127,7 +127,7 @@ class MetricsEndpoint::Server {
     std::vector<pollfd> ready;
     while (true) {
       ready.assign({{stop_.read.get(), POLLIN, 0}, {-1, POLLIN, 0}});
-      if (clients_.size() < kMostClients) ready[1].fd = listener_.get();
+      if (clients_.size() < kMaxClients) ready[1].fd = listener_.get();
       for (const Client& client : clients_) {
         const short what = client.answer.empty() ? POLLIN : POLLOUT;
         ready.push_back({client.socket.get(), what, 0});
@@ -175,7 +175,7 @@ class MetricsEndpoint::Server {
 
   /// Returns true once there is an answer.
   bool read_some(Client& client) {
-    std::string buffer(kMostRequestBytes, '\0');
+    std::string buffer(kMaxRequestBytes, '\0');
     const ssize_t got =
         ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -188,7 +188,7 @@ class MetricsEndpoint::Server {
     if (end != std::string::npos) {
       client.answer =
           answer_to(std::string_view(client.request).substr(0, end));
-    } else if (client.request.size() > kMostRequestBytes) {
+    } else if (client.request.size() > kMaxRequestBytes) {
       client.answer = answer_of("431 Request Header Fields Too Large", "");
     } else {
       return false;

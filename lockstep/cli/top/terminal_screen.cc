@@ -13,28 +13,28 @@
 namespace lockstep::cli {
 namespace {
 
-using monitor::Look;
+using monitor::Style;
 
 constexpr short kGreen = 1, kYellow = 2, kRed = 3;
 
-attr_t attributes_of(Look look) {
+attr_t attributes_of(Style style) {
   const auto color = [](short pair) {
     return has_colors() ? static_cast<attr_t>(COLOR_PAIR(pair)) : A_NORMAL;
   };
-  switch (look) {
-    case Look::kPlain:
+  switch (style) {
+    case Style::kPlain:
       return A_NORMAL;
-    case Look::kDim:
+    case Style::kDim:
       return A_DIM;
-    case Look::kBold:
+    case Style::kBold:
       return A_BOLD;
-    case Look::kHeading:
+    case Style::kHeading:
       return A_UNDERLINE;
-    case Look::kGood:
+    case Style::kGood:
       return color(kGreen);
-    case Look::kWarning:
+    case Style::kWarning:
       return color(kYellow) | A_BOLD;
-    case Look::kBad:
+    case Style::kBad:
       return color(kRed) | A_BOLD;
   }
   return A_NORMAL;
@@ -85,7 +85,7 @@ void TerminalScreen::show(const std::vector<monitor::ScreenLine>& lines) {
   for (const auto& line : lines) {
     move(row++, 0);
     for (const auto& piece : line) {
-      attrset(static_cast<int>(attributes_of(piece.look)));
+      attrset(static_cast<int>(attributes_of(piece.style)));
       addstr(piece.text.c_str());
     }
   }

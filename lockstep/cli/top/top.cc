@@ -35,7 +35,7 @@ struct TopFlags {
 };
 
 // Time that ranks need to notice that they are watched, and to measure.
-constexpr std::chrono::milliseconds kFirstLook{1500};
+constexpr std::chrono::milliseconds kFirstSample{1500};
 
 /// Returns the folder with the status files: DIR/live of a run's folder, or
 /// `dir` itself.
@@ -75,7 +75,7 @@ std::vector<Job> look(const TopFlags& flags) {
 void print_once(const TopFlags& flags) {
   // A job that ends before the second look is not shown.
   auto jobs = look(flags);
-  std::this_thread::sleep_for(kFirstLook);
+  std::this_thread::sleep_for(kFirstSample);
   jobs = look(flags);
   if (flags.as_json) {
     fmt::print("{}\n", monitor::jobs_json(jobs));
@@ -101,13 +101,13 @@ void show_live(const TopFlags& flags) {
   monitor::View view{.is_utf8 = locale_is_utf8()};
   const auto interval =
       std::chrono::milliseconds(static_cast<int64_t>(flags.interval_s * 1e3));
-  Stopwatch since_look;
+  Stopwatch since_sample;
   auto jobs = look(flags);
   while (InterruptScope::signal() == 0) {
     screen.show(
         monitor::draw_jobs(jobs, view, screen.width(), screen.height()));
     const auto waited = std::chrono::milliseconds(
-        static_cast<int64_t>(since_look.seconds() * 1e3));
+        static_cast<int64_t>(since_sample.seconds() * 1e3));
     const auto key = screen.read_key(
         std::max(interval - waited, std::chrono::milliseconds(1)));
     switch (key) {
@@ -126,9 +126,9 @@ void show_live(const TopFlags& flags) {
       case TerminalScreen::Key::kNone:
         break;
     }
-    if (since_look.seconds() >= flags.interval_s) {
+    if (since_sample.seconds() >= flags.interval_s) {
       jobs = look(flags);
-      since_look = Stopwatch();
+      since_sample = Stopwatch();
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/comm/transport/tree_reduce.h"
 
 namespace lockstep {

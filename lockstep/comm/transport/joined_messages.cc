@@ -41,16 +41,16 @@ void append_all_reduces(std::span<const Collective> all_reduces,
   std::vector<bool> is_done(all_reduces.size());
   for (size_t first = 0; first < all_reduces.size(); ++first) {
     if (is_done[first]) continue;
-    const AllReduce& of_kind = *joinable(all_reduces[first]);
+    const AllReduce& example = *joinable(all_reduces[first]);
     std::vector<at::Tensor> alike;
     for (size_t i = first; i < all_reduces.size(); ++i) {
-      if (is_done[i] || !are_alike(*joinable(all_reduces[i]), of_kind)) {
+      if (is_done[i] || !are_alike(*joinable(all_reduces[i]), example)) {
         continue;
       }
       is_done[i] = true;
       alike.push_back(tensors[i]);
     }
-    append_joined(alike, of_kind.op, small_bytes, joined);
+    append_joined(alike, example.op, small_bytes, joined);
   }
 }
 

@@ -78,8 +78,8 @@ class ShmBackend : public HostBackend {
     if (shares_ > 0 && !is_short) {
       const Place place = place_of(data);
       if (are_all_shared(place, reduction.factor)) {
-        const auto of_ranks = all_places(*place.memory, data.size());
-        return shm::all_reduce_shared(group_, of_ranks, reduction);
+        const auto per_rank = all_places(*place.memory, data.size());
+        return shm::all_reduce_shared(group_, per_rank, reduction);
       }
     }
     if (reduction.combine_scaled) shm::scale(data, reduction);

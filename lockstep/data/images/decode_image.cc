@@ -15,8 +15,8 @@ constexpr std::array<uint8_t, 3> kJpegBegin{0xff, 0xd8, 0xff};
 constexpr std::array<uint8_t, 8> kPngBegin{0x89, 'P',  'N',  'G',
                                            '\r', '\n', 0x1a, '\n'};
 
-// Upper bound: a JPEG of kMostPixels in the best quality is smaller.
-constexpr size_t kMostFileBytes = size_t{512} << 20;
+// Upper bound: a JPEG of kMaxPixels in the best quality is smaller.
+constexpr size_t kMaxFileBytes = size_t{512} << 20;
 
 bool begins_with(std::span<const uint8_t> bytes,
                  std::span<const uint8_t> beginning) {
@@ -46,9 +46,9 @@ void ImageFile::refuse(const std::string& why) const {
 
 Image ImageFile::allocate(int64_t width, int64_t height, bool fits) const {
   // Both are below 2^31.
-  if (width * height > kMostPixels) {
+  if (width * height > kMaxPixels) {
     refuse(fmt::format("{} x {} pixels, of at most {}", width, height,
-                       kMostPixels));
+                       kMaxPixels));
   }
   if (!fits) {
     refuse(fmt::format("{} x {} pixels in {} bytes", width, height, bytes));
@@ -61,7 +61,7 @@ Image ImageFile::allocate(int64_t width, int64_t height, bool fits) const {
 Image read_image(const std::string& path) {
   std::string bytes;
   try {
-    bytes = read_file(path, kMostFileBytes);
+    bytes = read_file(path, kMaxFileBytes);
   } catch (const IoError& cause) {
     throw DataError({.code = cause.code(), .what = text_of(cause)});
   }

@@ -14,7 +14,7 @@ namespace lockstep::data {
 /// ignored, as in Pillow.
 ///
 /// Throws DataError naming `path` if the bytes are something else, are damaged
-/// or incomplete, or have more than kMostPixels.
+/// or incomplete, or have more than kMaxPixels.
 Image decode_image(std::span<const uint8_t> bytes, const std::string& path);
 
 /// Reads and decodes a file. Also throws DataError if it can't be read.
@@ -42,7 +42,7 @@ struct ImageFile {
 
   [[noreturn]] void refuse(const std::string& why) const;
   /// Returns an image of that size, to be filled in. Throws DataError if it has
-  /// more than kMostPixels, or if the file is too small for it (`fits`).
+  /// more than kMaxPixels, or if the file is too small for it (`fits`).
   Image allocate(int64_t width, int64_t height, bool fits) const;
 };
 

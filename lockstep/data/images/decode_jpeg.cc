@@ -13,7 +13,7 @@ namespace {
 
 // A small file can have thousands of scans, each of which costs as much as the
 // whole image. Encoders make about ten.
-constexpr int kMostScans = 200;
+constexpr int kMaxScans = 200;
 
 /// State for errors, which the library reports by a call that must not return.
 struct JpegErrors {
@@ -52,7 +52,7 @@ void no_output(j_common_ptr /*jpeg*/) {}
 
 void check_scans(j_common_ptr jpeg) {
   auto* decompress = reinterpret_cast<j_decompress_ptr>(jpeg);
-  if (decompress->input_scan_number <= kMostScans) return;
+  if (decompress->input_scan_number <= kMaxScans) return;
   auto* errors = reinterpret_cast<JpegErrors*>(jpeg->err);
   reinterpret_cast<JpegProgress*>(jpeg->progress)->has_too_many_scans = true;
   errors->text[0] = '\0';
@@ -133,7 +133,7 @@ class JpegDecoder {
   /// Returns the error after a call that returned false.
   std::string error() const {
     return progress_.has_too_many_scans
-               ? fmt::format("more than {} scans", kMostScans)
+               ? fmt::format("more than {} scans", kMaxScans)
                : std::string(errors_.text.data());
   }
 

@@ -11,10 +11,10 @@ namespace lockstep::data {
 namespace {
 
 // Limit for a chunk, including compressed text and profiles.
-constexpr png_alloc_size_t kMostChunkBytes = 8 << 20;
+constexpr png_alloc_size_t kMaxChunkBytes = 8 << 20;
 // Most bytes that deflate can make of one: a match of 258 takes two bits or
 // more.
-constexpr size_t kMostOfAByte = 1032;
+constexpr size_t kMaxExpansion = 1032;
 
 /// Decodes in two calls, so that memory can be allocated between them. Neither
 /// call has an object with a destructor, which longjmp() would skip.
@@ -35,7 +35,7 @@ class PngDecoder {
 
   bool read_header() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
-    png_set_chunk_malloc_max(png_, kMostChunkBytes);
+    png_set_chunk_malloc_max(png_, kMaxChunkBytes);
     png_set_read_fn(png_, this, read);
     png_read_info(png_, info_);
     return true;
@@ -63,7 +63,7 @@ class PngDecoder {
   /// Returns true if `bytes` bytes can hold the image. Call it before decode().
   bool fits_in(size_t bytes) const {
     return png_get_rowbytes(png_, info_) * size_t{height()} <=
-           kMostOfAByte * bytes;
+           kMaxExpansion * bytes;
   }
   uint32_t width() const { return png_get_image_width(png_, info_); }
   uint32_t height() const { return png_get_image_height(png_, info_); }

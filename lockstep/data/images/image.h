@@ -16,7 +16,7 @@ struct Image {
 /// Most pixels of an image that is decoded. A file of a few kilobytes may claim
 /// to be an image of gigabytes. The largest photograph in ImageNet has 61
 /// million.
-inline constexpr int64_t kMostPixels = 100'000'000;
+inline constexpr int64_t kMaxPixels = 100'000'000;
 
 /// Makes `image` a square of `side` x `side` pixels, as torchvision's
 /// Resize(side) and CenterCrop(side) do with Pillow's images: the shorter side

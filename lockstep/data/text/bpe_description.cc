@@ -33,8 +33,8 @@ class BpeReader {
 
   void read_vocabulary(const json& vocabulary, const std::string& name) {
     if (!vocabulary.is_object()) malformed(name, "an object", vocabulary);
-    if (vocabulary.size() > kMostBpeTokens) {
-      unsupported(name, fmt::format("at most {} tokens", kMostBpeTokens),
+    if (vocabulary.size() > kMaxBpeTokens) {
+      unsupported(name, fmt::format("at most {} tokens", kMaxBpeTokens),
                   fmt::format("{}", vocabulary.size()));
     }
     for (const auto& [token, id] : vocabulary.items()) {
@@ -104,8 +104,8 @@ class BpeReader {
   }
 
   uint32_t id_of(const json& value, const std::string& name) const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMostIds) {
-      malformed(name, fmt::format("an id below {}", kMostIds), value);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxIds) {
+      malformed(name, fmt::format("an id below {}", kMaxIds), value);
     }
     return value.get<uint32_t>();
   }
@@ -150,9 +150,9 @@ class BpeReader {
     }
     const json& list =
         field(object, "pretokenizers", "pre_tokenizer.pretokenizers");
-    if (!list.is_array() || list.empty() || list.size() > kMostSplits) {
+    if (!list.is_array() || list.empty() || list.size() > kMaxSplits) {
       malformed("pre_tokenizer.pretokenizers",
-                fmt::format("a list of 1 to {}", kMostSplits), list);
+                fmt::format("a list of 1 to {}", kMaxSplits), list);
     }
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string part =
@@ -254,8 +254,8 @@ class BpeReader {
          .fix = "docs/text-data.md lists the tokenizers that are read"});
   }
 
-  static constexpr uint64_t kMostIds = 2 * kMostBpeTokens;
-  static constexpr size_t kMostSplits = 16;
+  static constexpr uint64_t kMaxIds = 2 * kMaxBpeTokens;
+  static constexpr size_t kMaxSplits = 16;
 
   const std::string& source_;
   BpeDescription result_;
@@ -287,10 +287,10 @@ BpeDescription read_gpt2_files(std::string_view vocab_json,
     merges_txt.remove_prefix(std::min(end + 1, merges_txt.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.starts_with("#version")) continue;
-    if (reader.result().merges.size() == kMostBpeTokens) {
+    if (reader.result().merges.size() == kMaxBpeTokens) {
       throw DataError({.code = ErrorCode::kMalformedData,
                        .what = source + "/merges.txt has too many merges",
-                       .expected = fmt::format("at most {}", kMostBpeTokens),
+                       .expected = fmt::format("at most {}", kMaxBpeTokens),
                        .got = "more"});
     }
     reader.add_merge(line, number);

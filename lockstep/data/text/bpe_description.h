@@ -56,10 +56,10 @@ BpeDescription read_gpt2_files(std::string_view vocab_json,
                                const std::string& source);
 
 /// Limits for the files of a tokenizer.
-inline constexpr size_t kMostTokenizerBytes = size_t{64} << 20;
-inline constexpr size_t kMostBpeTokens = size_t{1} << 20;
+inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
+inline constexpr size_t kMaxBpeTokens = size_t{1} << 20;
 inline constexpr size_t kLongestToken = 4096;
 inline constexpr JsonLimits kTokenizerJsonLimits{
-    .depth = 12, .listed = kMostBpeTokens, .fail = fail_data};
+    .depth = 12, .listed = kMaxBpeTokens, .fail = fail_data};
 
 }  // namespace lockstep::data

@@ -59,7 +59,7 @@ struct BpeTokenizer::Parts {
   Parts(BpeDescription read, const std::string& source)
       : description(std::move(read)), model(description, source) {
     for (const AddedToken& token : description.added) {
-      (token.is_normalized ? looked_for_second : looked_for_first)
+      (token.is_normalized ? matched_second : matched_first)
           .add(token.text, token.id);
     }
     for (const auto& pattern : description.splits) {
@@ -70,8 +70,8 @@ struct BpeTokenizer::Parts {
 
   BpeDescription description;
   BpeModel model;
-  AddedTokens looked_for_first;
-  AddedTokens looked_for_second;
+  AddedTokens matched_first;
+  AddedTokens matched_second;
   std::vector<WordRegex> splits;
 };
 
@@ -83,8 +83,8 @@ class BpeTokenizer::Encoder {
 
   std::vector<uint32_t> encode(std::string_view text) {
     out_.clear();
-    cut(text, parts_.looked_for_first, [&](std::string_view outer) {
-      cut(outer, parts_.looked_for_second,
+    cut(text, parts_.matched_first, [&](std::string_view outer) {
+      cut(outer, parts_.matched_second,
           [&](std::string_view inner) { encode_plain(inner); });
     });
     return std::exchange(out_, {});
@@ -195,7 +195,7 @@ std::vector<uint32_t> BpeTokenizer::encode(std::string_view text) const {
                      .what = "a text is not UTF-8",
                      .expected = "characters of UTF-8",
                      .got = fmt::format("others at byte {}", *at),
-                     .fix = cure_for_text(text)});
+                     .fix = fix_for_text(text)});
   }
   auto encoder = pool_->take(*parts_);
   auto ids = encoder->encode(text);

@@ -28,7 +28,7 @@ std::string ByteTokenizer::decode(std::span<const uint32_t> ids) const {
   return text;
 }
 
-std::shared_ptr<const CharacterTokenizer> CharacterTokenizer::of_text(
+std::shared_ptr<const CharacterTokenizer> CharacterTokenizer::from_text(
     std::string_view text) {
   std::map<char32_t, std::string_view> found;
   for (Utf8Reader reader(text); !reader.at_end();) {

@@ -23,7 +23,7 @@ class CharacterTokenizer : public Tokenizer {
  public:
   /// Makes a tokenizer for the characters in `text`, which is UTF-8. Throws
   /// DataError naming the byte that is not UTF-8.
-  static std::shared_ptr<const CharacterTokenizer> of_text(
+  static std::shared_ptr<const CharacterTokenizer> from_text(
       std::string_view text);
 
   /// `characters`: UTF-8, ascending.

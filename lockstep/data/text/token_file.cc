@@ -201,11 +201,11 @@ TokenFileWriter::TokenFileWriter(std::string path, TokenFormat format)
 }
 
 void TokenFileWriter::add(std::span<const uint32_t> tokens) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (static_cast<int64_t>(tokens.size()) > kMost - size_) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (static_cast<int64_t>(tokens.size()) > kMax - size_) {
     throw DataError({.code = ErrorCode::kFileTooLarge,
                      .what = path_ + " would hold too many tokens",
-                     .expected = fmt::format("at most {}", kMost),
+                     .expected = fmt::format("at most {}", kMax),
                      .got = fmt::format("{} and {} more", size_, tokens.size()),
                      .fix = "write several files (--shard-tokens)"});
   }

@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr size_t kMostShards = 4096;
+constexpr size_t kMaxShards = 4096;
 
 // Returns the paths of the files NAME.bin in `folder` for whose NAME `is_part`
 // is true.
@@ -31,10 +31,10 @@ std::vector<std::string> files_in(const std::string& folder,
       continue;
     }
     paths.push_back(entry->path().string());
-    if (paths.size() > kMostShards) {
+    if (paths.size() > kMaxShards) {
       throw DataError({.code = ErrorCode::kMalformedData,
                        .what = folder + " has too many files of tokens",
-                       .expected = fmt::format("at most {}", kMostShards),
+                       .expected = fmt::format("at most {}", kMaxShards),
                        .got = "more",
                        .fix = "write larger ones (--shard-tokens)"});
     }

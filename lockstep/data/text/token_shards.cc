@@ -37,12 +37,12 @@ TokenShardWriter::TokenShardWriter(std::string folder, std::string prefix,
       prefix_(std::move(prefix)),
       format_(format),
       shard_tokens_(shard_tokens) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (shard_tokens < 1 || shard_tokens > kMost) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (shard_tokens < 1 || shard_tokens > kMax) {
     throw InvalidArgument("data",
                           {.code = ErrorCode::kBadOption,
                            .what = "shards of that size can't be written",
-                           .expected = fmt::format("1 to {} tokens", kMost),
+                           .expected = fmt::format("1 to {} tokens", kMax),
                            .got = fmt::format("{}", shard_tokens)});
   }
 }

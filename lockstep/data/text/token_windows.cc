@@ -6,7 +6,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/data/random_stream.h"
 #include "lockstep/data/text/tokens.h"
 

@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostTextBytes = size_t{16} << 30;
-constexpr int64_t kMost16BitTokens = 65'536;
+constexpr size_t kMaxTextBytes = size_t{16} << 30;
+constexpr int64_t kMax16BitTokens = 65'536;
 
 int64_t bytes_of_file(const std::string& path) {
   std::error_code code;
@@ -46,7 +46,7 @@ class EncodedFile {
       : path_(path),
         thread_(start_thread("data", "encoding a file", [this, &tokenizer] {
           try {
-            const std::string text = read_file(path_, kMostTextBytes);
+            const std::string text = read_file(path_, kMaxTextBytes);
             bytes_ = static_cast<int64_t>(text.size());
             ids_ = tokenizer.encode(text);
           } catch (...) {
@@ -153,7 +153,7 @@ TokenizeReport tokenize_files(const Tokenizer& tokenizer,
   TokenizeReport report{.vocabulary = tokenizer.vocabulary()};
   for (const auto& input : options.inputs())
     report.bytes += bytes_of_file(input);
-  const auto format = report.vocabulary <= kMost16BitTokens
+  const auto format = report.vocabulary <= kMax16BitTokens
                           ? TokenFormat::kUint16
                           : TokenFormat::kUint32;
   report.bits = static_cast<int>(8 * token_bytes(format));
@@ -190,13 +190,13 @@ std::string character_tokenizer_json(const std::vector<std::string>& inputs) {
   std::set<std::string, std::less<>> characters;
   for (const auto& input : inputs) {
     bytes_of_file(input);
-    const std::string text = read_file(input, kMostTextBytes);
+    const std::string text = read_file(input, kMaxTextBytes);
     if (const auto at = first_invalid_utf8(text)) {
       throw DataError({.code = ErrorCode::kMalformedData,
                        .what = input + " is not UTF-8",
                        .expected = "characters of UTF-8",
                        .got = fmt::format("others at byte {}", *at),
-                       .fix = cure_for_text(text)});
+                       .fix = fix_for_text(text)});
     }
     for (size_t at = 0; at < text.size();) {
       const size_t end = next_utf8(text, at);

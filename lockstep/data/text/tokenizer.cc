@@ -52,7 +52,7 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view text,
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path) {
   std::error_code ignored;
   const auto read = [](const std::string& file) {
-    return read_file(file, kMostTokenizerBytes);
+    return read_file(file, kMaxTokenizerBytes);
   };
   if (!std::filesystem::is_directory(path, ignored)) {
     return parse_tokenizer(read(path), path);

@@ -43,7 +43,7 @@ size_t character_bytes(std::string_view text) {
        .what = fmt::format("byte {} of the text is not UTF-8", at),
        .expected = "a text in UTF-8",
        .got = fmt::format("0x{:02x}", static_cast<uint8_t>(text[at])),
-       .fix = cure_for_text(text)});
+       .fix = fix_for_text(text)});
 }
 
 struct Kind {
@@ -70,7 +70,7 @@ constexpr Kind kKinds[] = {
 
 }  // namespace
 
-std::string cure_for_text(std::string_view text) {
+std::string fix_for_text(std::string_view text) {
   for (const auto& [beginning, cure] : kKinds) {
     if (text.starts_with(beginning)) return cure;
   }

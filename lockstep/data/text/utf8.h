@@ -15,7 +15,7 @@ std::optional<size_t> first_invalid_utf8(std::string_view text);
 /// Returns what to do with a file that is no text in UTF-8, given its
 /// beginning: unpack it if it is compressed, say. Files of tokens are
 /// recognized by llm.c's header.
-std::string cure_for_text(std::string_view text);
+std::string fix_for_text(std::string_view text);
 
 /// Returns the start of the character after the one at `at`. `text` must be
 /// UTF-8.

@@ -166,8 +166,8 @@ class PatternReader {
 
 struct WordRegex::Matcher::State {
   // The stack grows as needed, from the first size to the second.
-  static constexpr size_t kLeastStack = size_t{32} << 10;
-  static constexpr size_t kMostStack = size_t{1} << 20;
+  static constexpr size_t kMinStack = size_t{32} << 10;
+  static constexpr size_t kMaxStack = size_t{1} << 20;
 
   State() {
     if (!data || !context) throw std::bad_alloc();
@@ -180,7 +180,7 @@ struct WordRegex::Matcher::State {
   Owned<pcre2_match_context, pcre2_match_context_free> context{
       pcre2_match_context_create(nullptr)};
   Owned<pcre2_jit_stack, pcre2_jit_stack_free> stack{
-      pcre2_jit_stack_create(kLeastStack, kMostStack, nullptr)};
+      pcre2_jit_stack_create(kMinStack, kMaxStack, nullptr)};
 };
 
 WordRegex::Matcher::Matcher() : state_(std::make_unique<State>()) {}
@@ -257,7 +257,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
                             steps, std::numeric_limits<uint32_t>::max())));
   constexpr double kMiB = 1 << 20;
   const double seconds = 10 + 20 * static_cast<double>(text.size()) / kMiB;
-  constexpr uint64_t kLooksAtTheClock = 64;
+  constexpr uint64_t kMatchesPerClockCheck = 64;
   const Stopwatch watch;
 
   size_t begin = 0;  // start of the text that is not part of a word yet
@@ -268,7 +268,7 @@ void WordRegex::split(std::string_view text, Matcher& matcher,
     begin = end;
   };
   while (at < text.size()) {
-    if (++matches % kLooksAtTheClock == 0 && watch.seconds() > seconds) {
+    if (++matches % kMatchesPerClockCheck == 0 && watch.seconds() > seconds) {
       throw DataError(
           {.code = ErrorCode::kMalformedData,
            .what = source_ + ": its regular expression takes too long",

@@ -12,11 +12,11 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostGpus = 64;
-std::array<std::atomic<int64_t>, kMostGpus> live;
+constexpr size_t kMaxGpus = 64;
+std::array<std::atomic<int64_t>, kMaxGpus> live;
 
 std::atomic<int64_t>& live_of(int gpu) {
-  return live[static_cast<size_t>(gpu) % kMostGpus];
+  return live[static_cast<size_t>(gpu) % kMaxGpus];
 }
 
 }  // namespace

@@ -18,13 +18,13 @@ namespace {
 
 struct Paths {
   std::mutex mutex;
-  std::map<Link, CopyPath> of_links;
+  std::map<Link, CopyPath> by_link;
   std::atomic<bool> has_staged{false};
 };
 
 Paths& paths() {
-  static Paths of_process;
-  return of_process;
+  static Paths process_paths;
+  return process_paths;
 }
 
 struct Hook {
@@ -62,20 +62,20 @@ Tensor copied(const Tensor& tensor, const Link& link) {
 
 void set_copy_path(const Link& link, CopyPath path) {
   const std::lock_guard lock(paths().mutex);
-  paths().of_links[link] = path;
+  paths().by_link[link] = path;
   if (path == CopyPath::kStaged) paths().has_staged = true;
 }
 
 std::optional<CopyPath> chosen_path(const Link& link) {
   const std::lock_guard lock(paths().mutex);
-  const auto found = paths().of_links.find(link);
-  if (found == paths().of_links.end()) return std::nullopt;
+  const auto found = paths().by_link.find(link);
+  if (found == paths().by_link.end()) return std::nullopt;
   return found->second;
 }
 
 void forget_copy_paths() {
   const std::lock_guard lock(paths().mutex);
-  paths().of_links.clear();
+  paths().by_link.clear();
   paths().has_staged = false;
 }
 

@@ -55,9 +55,9 @@ uint32_t number_at(const std::string& bytes, size_t at, size_t size) {
 bool redirects(const std::string& config) {
   constexpr uint32_t kFirst = 0x100, kAcs = 0x000d, kRedirects = 0x000c;
   constexpr size_t kControl = 6;
-  constexpr int kMost = 64;  // limit, because a damaged list may be circular
+  constexpr int kMax = 64;  // limit, because a damaged list may be circular
   uint32_t at = kFirst;
-  for (int i = 0; i < kMost && at >= kFirst && at + 8 <= config.size(); ++i) {
+  for (int i = 0; i < kMax && at >= kFirst && at + 8 <= config.size(); ++i) {
     const uint32_t header = number_at(config, at, 4);
     if ((header & 0xffff) == kAcs) {
       return (number_at(config, at + kControl, 2) & kRedirects) != 0;

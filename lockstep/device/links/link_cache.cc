@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 20;
+constexpr size_t kMaxBytes = size_t{1} << 20;
 
 std::string cache_folder() {
   if (const auto folder = env("LOCKSTEP_CACHE_DIR")) return *folder;
@@ -46,7 +46,7 @@ std::vector<std::string> names_of(std::span<const Link> links) {
 
 }  // namespace
 
-LinkCache LinkCache::of_this_machine() {
+LinkCache LinkCache::for_this_machine() {
   return {cache_folder(), identity_of_machine()};
 }
 
@@ -59,7 +59,7 @@ std::optional<std::vector<LinkFinding>> LinkCache::find(
     std::span<const Link> links) const {
   if (path_.empty()) return std::nullopt;
   try {
-    const std::string text = read_file(path_, kMostBytes);
+    const std::string text = read_file(path_, kMaxBytes);
     const auto checked = parse_json(text).at("checked");
     for (const std::string& name : names_of(links)) {
       if (std::find(checked.begin(), checked.end(), name) == checked.end()) {

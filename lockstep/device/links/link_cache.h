@@ -15,7 +15,7 @@ class LinkCache {
  public:
   /// Returns the cache in LOCKSTEP_CACHE_DIR, XDG_CACHE_HOME/lockstep or
   /// ~/.cache/lockstep.
-  static LinkCache of_this_machine();
+  static LinkCache for_this_machine();
   /// `identity` identifies the hardware and software that the findings are
   /// about. Nothing is stored if it is empty.
   LinkCache(const std::string& folder, const std::string& identity);

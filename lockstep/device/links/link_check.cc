@@ -15,8 +15,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/special_links.h"

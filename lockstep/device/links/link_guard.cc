@@ -32,7 +32,7 @@ std::vector<LinkFinding> findings_of(std::span<const Link> links) {
   // Findings about links that a test breaks are not stored, because they are
   // not facts about the machine.
   if (has_copy_hook()) return check_links_in_child(links, {});
-  const LinkCache cache = LinkCache::of_this_machine();
+  const LinkCache cache = LinkCache::for_this_machine();
   if (auto known = cache.find(links)) return *std::move(known);
   auto findings = check_links_in_child(links, {});
   cache.save(links, findings);

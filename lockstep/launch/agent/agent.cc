@@ -374,7 +374,7 @@ void Agent::handle(const AgentEvent& event) {
   state_ = std::move(state);
   announce(actions.announcement);
   if (actions.signal != 0) team_.send(actions.signal, actions.targets);
-  if (actions.tells_peers && peers_) peers_->announce_end(state_.notice);
+  if (actions.notifies_peers && peers_) peers_->announce_end(state_.notice);
 }
 
 void Agent::announce(Announcement announcement) {

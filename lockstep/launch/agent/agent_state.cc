@@ -118,7 +118,7 @@ class Step {
     }
     send(signal,
          state().keeps_waiting_workers ? Targets::kWillNotWait : Targets::kAll);
-    next_.actions.tells_peers = true;
+    next_.actions.notifies_peers = true;
   }
 
   void kill(Targets targets) {

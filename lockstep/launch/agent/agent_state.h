@@ -99,7 +99,7 @@ struct AgentActions {
   Announcement announcement = Announcement::kNone;
   int signal = 0;  ///< signal to send to workers; 0: none
   WorkerTeam::Targets targets = WorkerTeam::Targets::kAll;
-  bool tells_peers = false;  ///< publish the state's notice
+  bool notifies_peers = false;  ///< publish the state's notice
 };
 
 struct AgentTransition {

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr size_t kLongest = 1000;
 constexpr double kLongestDelayS = 60;
-constexpr int kMostExitCode = 255;
+constexpr int kMaxExitCode = 255;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Notice notice_from_text(const std::string& text) {
           .may_restart = says("may_restart", false),
           .is_fault = says("is_fault", true),
           .lost_node = number("lost_node", -1),
-          .exit_code = std::clamp(number("exit_code", 0), 0, kMostExitCode)};
+          .exit_code = std::clamp(number("exit_code", 0), 0, kMaxExitCode)};
 }
 
 std::string to_text(const Decision& decision) {

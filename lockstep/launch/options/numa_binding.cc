@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Cores = std::vector<int>;
 
 // No kernel has more cores or nodes, so a larger number is damaged.
-constexpr int kMostCores = 1 << 20;
+constexpr int kMaxCores = 1 << 20;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& expected,
                          const std::string& got) {
@@ -52,7 +52,7 @@ std::string read(const fs::path& path) {
 int read_number(const fs::path& path) {
   const std::string text = read(path);
   const auto value = parse_number<int>(text);
-  if (value && *value >= -1 && *value < kMostCores) return *value;
+  if (value && *value >= -1 && *value < kMaxCores) return *value;
   refuse(path.string() + " is damaged", "a number",
          "'" + printable(text, 100) + "'");
 }
@@ -67,8 +67,8 @@ Cores parse_core_list(const std::string& text, const std::string& path) {
     const auto last = dash == std::string::npos
                           ? first
                           : parse_number<int>(part.substr(dash + 1));
-    if (!first || !last || *first < 0 || *first > *last ||
-        *last >= kMostCores || cores.size() > static_cast<size_t>(kMostCores)) {
+    if (!first || !last || *first < 0 || *first > *last || *last >= kMaxCores ||
+        cores.size() > static_cast<size_t>(kMaxCores)) {
       refuse(path + " is damaged", "numbers and ranges such as 0-2,4",
              "'" + printable(text, 100) + "'");
     }
@@ -271,21 +271,22 @@ Cores cores_near(const Host& host, NumaBinding binding, const Cores& places,
 }  // namespace
 
 size_t BoundCores::share(int local_rank) const {
-  const Cores& own = of_worker[static_cast<size_t>(local_rank)];
-  const auto sharing = std::count(of_worker.begin(), of_worker.end(), own);
+  const Cores& own = per_worker[static_cast<size_t>(local_rank)];
+  const auto sharing = std::count(per_worker.begin(), per_worker.end(), own);
   return std::max<size_t>(1, own.size() / static_cast<size_t>(sharing));
 }
 
 std::vector<int> BoundCores::by_share() const {
-  size_t width = kMostCores;
-  for (const Cores& cores : of_worker) {
-    const auto sharing = std::count(of_worker.begin(), of_worker.end(), cores);
+  size_t width = kMaxCores;
+  for (const Cores& cores : per_worker) {
+    const auto sharing =
+        std::count(per_worker.begin(), per_worker.end(), cores);
     width = std::min(width, cores.size() / static_cast<size_t>(sharing));
   }
   // Workers that have the same cores take them in turn.
   std::map<Cores, size_t> taken;
   Cores order;
-  for (const Cores& cores : of_worker) {
+  for (const Cores& cores : per_worker) {
     const auto begin =
         cores.begin() + static_cast<std::ptrdiff_t>(taken[cores] * width);
     order.insert(order.end(), begin,
@@ -293,13 +294,13 @@ std::vector<int> BoundCores::by_share() const {
     ++taken[cores];
   }
   std::set<int> left_over;
-  for (const Cores& cores : of_worker) {
+  for (const Cores& cores : per_worker) {
     left_over.insert(cores.begin(), cores.end());
   }
   for (const int core : order) left_over.erase(core);
   order.insert(order.end(), left_over.begin(), left_over.end());
   // The cores that are left over must not make the shares larger.
-  const bool fits = width > 0 && order.size() / of_worker.size() == width;
+  const bool fits = width > 0 && order.size() / per_worker.size() == width;
   return fits ? order : Cores();
 }
 
@@ -316,7 +317,7 @@ BoundCores bind_to_numa(NumaBinding binding, int workers,
     const Cores places = places_on(host, workers, gpus);
     BoundCores bound;
     for (size_t rank = 0; rank < static_cast<size_t>(workers); ++rank) {
-      bound.of_worker.push_back(cores_near(host, binding, places, rank));
+      bound.per_worker.push_back(cores_near(host, binding, places, rank));
     }
     return bound;
   } catch (const IoError& error) {

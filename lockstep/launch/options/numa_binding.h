@@ -17,7 +17,7 @@ enum class NumaBinding {
 
 /// Cores to which the workers are bound.
 struct BoundCores {
-  std::vector<std::vector<int>> of_worker;  ///< by local rank, each sorted
+  std::vector<std::vector<int>> per_worker;  ///< by local rank, each sorted
 
   /// Returns the number of cores of a worker if it shares its cores equally
   /// with the workers that have the same ones. At least 1.

@@ -20,7 +20,7 @@ namespace {
 
 // Largest number of workers or nodes. No machine or job has more, so a larger
 // number is a typing error.
-constexpr int kMost = 4096;
+constexpr int kMax = 4096;
 
 std::optional<int> to_int(const std::string& text) {
   return parse_number<int>(text);
@@ -28,7 +28,7 @@ std::optional<int> to_int(const std::string& text) {
 
 std::optional<int> to_count(const std::string& text) {
   const auto value = to_int(text);
-  if (!value || *value < 1 || *value > kMost) return std::nullopt;
+  if (!value || *value < 1 || *value > kMax) return std::nullopt;
   return value;
 }
 
@@ -116,9 +116,9 @@ int parse_nproc(const std::string& text) {
          .fix = "use --nproc-per-node cpu or a number, which is also the "
                 "way to name devices of another accelerator"});
   }
-  throw_bad_option(
-      "--nproc-per-node",
-      fmt::format("a number from 1 to {}, auto, cpu or gpu", kMost), text);
+  throw_bad_option("--nproc-per-node",
+                   fmt::format("a number from 1 to {}, auto, cpu or gpu", kMax),
+                   text);
 }
 
 NodeCount parse_nnodes(const std::string& text) {
@@ -128,7 +128,7 @@ NodeCount parse_nnodes(const std::string& text) {
       colon == std::string::npos ? least : to_count(text.substr(colon + 1));
   if (!least || !most || *least > *most) {
     throw_bad_option("--nnodes",
-                     fmt::format("a number from 1 to {}, or MIN:MAX", kMost),
+                     fmt::format("a number from 1 to {}, or MIN:MAX", kMax),
                      text);
   }
   return {.least = *least, .most = *most};
@@ -139,13 +139,13 @@ bool has(Streams streams, Streams stream) {
 }
 
 Streams StreamChoice::of(int local_rank) const {
-  if (of_rank.empty()) return of_all;
-  const auto found = of_rank.find(local_rank);
-  return found == of_rank.end() ? Streams::kNone : found->second;
+  if (per_rank.empty()) return for_all;
+  const auto found = per_rank.find(local_rank);
+  return found == per_rank.end() ? Streams::kNone : found->second;
 }
 
 bool StreamChoice::is_none() const {
-  return of_rank.empty() && of_all == Streams::kNone;
+  return per_rank.empty() && for_all == Streams::kNone;
 }
 
 StreamChoice parse_streams(const std::string& option, const std::string& text,
@@ -153,16 +153,16 @@ StreamChoice parse_streams(const std::string& option, const std::string& text,
   const char* form =
       "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one by local rank: "
       "0:1,1:2";
-  if (const auto all = to_streams(text)) return {.of_all = *all};
+  if (const auto all = to_streams(text)) return {.for_all = *all};
   StreamChoice choice;
   for (const auto& part : split(text)) {
     const auto colon = part.find(':');
     if (colon == std::string::npos) throw_bad_option(option, form, text);
     const auto streams = to_streams(part.substr(colon + 1));
     if (!streams) throw_bad_option(option, form, text);
-    choice.of_rank[to_rank(option, part.substr(0, colon), workers)] = *streams;
+    choice.per_rank[to_rank(option, part.substr(0, colon), workers)] = *streams;
   }
-  if (choice.of_rank.empty()) throw_bad_option(option, form, text);
+  if (choice.per_rank.empty()) throw_bad_option(option, form, text);
   return choice;
 }
 

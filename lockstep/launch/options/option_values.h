@@ -30,8 +30,8 @@ bool has(Streams streams, Streams stream);
 
 /// The streams of each local rank that `--redirects` or `--tee` selects.
 struct StreamChoice {
-  Streams of_all = Streams::kNone;
-  std::map<int, Streams> of_rank;  ///< used instead of of_all unless empty
+  Streams for_all = Streams::kNone;
+  std::map<int, Streams> per_rank;  ///< used instead of for_all unless empty
 
   Streams of(int local_rank) const;
   bool is_none() const;

@@ -56,7 +56,7 @@ JobStore::JobStore(const JobStoreOptions& options, const Endpoint& endpoint,
     : options_(options),
       endpoint_(endpoint),
       // The endpoint's name may be one that only other hosts can resolve.
-      address_{store::SocketAddress::of_socket(listeners.at(0).get()).host(),
+      address_{store::SocketAddress::from_socket(listeners.at(0).get()).host(),
                endpoint.port},
       server_(serve(options, std::move(listeners))),
       client_(

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::launch {
 namespace {
@@ -85,12 +85,12 @@ void claim_rank(JobStore& store, const RunOptions& options, const Node& self) {
 
 // In a job that needs all its nodes, a node that was refused ends the job.
 void check_refused(JobStore& store, const RunOptions& options) {
-  constexpr size_t kMostShown = 1000;
+  constexpr size_t kMaxShown = 1000;
   if (options.is_elastic()) return;
   if (const auto reason = store.get(kRefused)) {
     throw LaunchError(
         {.code = ErrorCode::kRendezvousFailed,
-         .what = "a node was refused: " + reason->substr(0, kMostShown)});
+         .what = "a node was refused: " + reason->substr(0, kMaxShown)});
   }
 }
 
@@ -111,7 +111,7 @@ bool is_among(const std::vector<Node>& nodes, int member) {
 }
 
 // Adds the members that have arrived since, in the order of arrival.
-void add_newcomers(JobStore& store, const RunOptions& options,
+void add_new_nodes(JobStore& store, const RunOptions& options,
                    Participants& participants) {
   const int count = count_members(store);
   const auto most = static_cast<size_t>(options.nodes);
@@ -254,7 +254,7 @@ void form_group(JobStore& store, const RunOptions& options,
         participants.nodes.begin() + staying, participants.nodes.end(),
         [&](const Node& node) { return is_gone(store, node.member); });
     participants.nodes.erase(lost, participants.nodes.end());
-    add_newcomers(store, options, participants);
+    add_new_nodes(store, options, participants);
     const auto nodes = static_cast<int>(participants.nodes.size());
     if (nodes >= options.fewest_nodes()) {
       if (!enough) enough.emplace();

@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/process.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/shm/peer_process.h"
 
 namespace lockstep::launch {
@@ -45,7 +45,7 @@ std::string state_of(const Worker& worker) {
 
 // Together with the time to end eu-stack, this is 10 s.
 constexpr double kStacksTimeoutS = 5;
-constexpr size_t kMostBytes = size_t{64} << 10;
+constexpr size_t kMaxBytes = size_t{64} << 10;
 
 // Returns the output of eu-stack, or "" if it is not installed or fails.
 std::string by_program(pid_t pid) {
@@ -90,7 +90,7 @@ std::string stacks_of(pid_t pid) {
   if (text.empty()) {
     text = by_kernel(pid) + "(install elfutils for whole stacks)\n";
   }
-  return printable(text, kMostBytes);
+  return printable(text, kMaxBytes);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr size_t kMostGroups = 4096;
+constexpr size_t kMaxGroups = 4096;
 constexpr pid_t kDone = 0;
 
 // The watchdog. It runs in the forked child of a process with threads, so it
@@ -34,7 +34,7 @@ constexpr pid_t kDone = 0;
   // their readers wait until the last copy is closed, and the socket at which
   // the agent listens, because its port is in use until then.
   ::syscall(SYS_close_range, 1U, ~0U, 0U);
-  std::array<pid_t, kMostGroups> groups;
+  std::array<pid_t, kMaxGroups> groups;
   size_t count = 0;
   for (;;) {
     pid_t group = 0;
@@ -96,23 +96,23 @@ Leftovers::Leftovers() {
 
 Leftovers::~Leftovers() {
   ::prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_);
-  tell_watchdog(kDone);
+  write_to_watchdog(kDone);
   pipe_.close();
   while (::waitpid(watchdog_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
 void Leftovers::add_worker(pid_t pid) {
-  tell_watchdog(pid);
+  write_to_watchdog(pid);
   ignored_.insert(pid);
 }
 
 void Leftovers::remove_worker(pid_t pid) {
-  tell_watchdog(-pid);
+  write_to_watchdog(-pid);
   ignored_.erase(pid);
 }
 
-void Leftovers::tell_watchdog(pid_t word) {
+void Leftovers::write_to_watchdog(pid_t word) {
   // A write of less than PIPE_BUF bytes is atomic.
   while (::write(pipe_.get(), &word, sizeof word) < 0 && errno == EINTR) {
   }

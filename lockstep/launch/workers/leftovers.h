@@ -40,7 +40,7 @@ class Leftovers {
 
  private:
   std::set<pid_t> find() const;
-  void tell_watchdog(pid_t word);
+  void write_to_watchdog(pid_t word);
 
   pid_t watchdog_ = -1;
   FileDescriptor pipe_;  // to the watchdog

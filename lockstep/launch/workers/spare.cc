@@ -13,7 +13,7 @@ namespace lockstep::launch {
 namespace {
 
 // After this many, the agent goes on without a spare worker.
-constexpr int kMostLost = 3;
+constexpr int kMaxLost = 3;
 // A program that doesn't use Lockstep never gets ready. It would do its work
 // without a rank.
 constexpr double kReadyTimeoutS = 30;
@@ -66,8 +66,8 @@ void Spare::lose(const std::string& why) {
   ++lost_;
   log_warning("launch",
               fmt::format("lost a spare worker: {}; {}", why,
-                          lost_ < kMostLost ? "another one is started"
-                                            : "workers start without one"));
+                          lost_ < kMaxLost ? "another one is started"
+                                           : "workers start without one"));
 }
 
 bool Spare::is_ready() {
@@ -88,11 +88,11 @@ void Spare::wait_until_ready(int interrupt_fd) {
 
 void Spare::look() {
   if (running_) check();
-  if (running_ || lost_ >= kMostLost) return;
+  if (running_ || lost_ >= kMaxLost) return;
   try {
     start();
   } catch (const Error& error) {
-    lost_ = kMostLost;  // training goes on without it
+    lost_ = kMaxLost;  // training goes on without it
     log_warning("launch", text_of(error));
   }
 }
@@ -100,11 +100,11 @@ void Spare::look() {
 void Spare::check() {
   if (const auto& end = running_->process.poll_end()) {
     // It ended before main(), and another one would do the same.
-    if (!is_ready()) lost_ = kMostLost - 1;
+    if (!is_ready()) lost_ = kMaxLost - 1;
     lose(end->signal != 0 ? fmt::format("signal {}", end->signal)
                           : fmt::format("exit code {}", end->exit_code));
   } else if (!is_ready() && running_->age.seconds() > kReadyTimeoutS) {
-    lost_ = kMostLost - 1;  // another one would do the same
+    lost_ = kMaxLost - 1;  // another one would do the same
     lose(
         fmt::format("the program is not waiting after {:g} s; is it linked "
                     "with Lockstep?",

@@ -114,14 +114,14 @@ std::vector<int> equal_part(const RunOptions& options, int local_rank) {
 
 // Returns the number of cores that a worker has for its threads.
 size_t core_count(const RunOptions& options, int local_rank) {
-  return options.bound_cores.of_worker.empty()
+  return options.bound_cores.per_worker.empty()
              ? equal_part(options, local_rank).size()
              : options.bound_cores.share(local_rank);
 }
 
 // Returns the cores to which a worker is pinned, or none.
 std::vector<int> cores_to_pin(const RunOptions& options, int local_rank) {
-  const auto& bound = options.bound_cores.of_worker;
+  const auto& bound = options.bound_cores.per_worker;
   if (!bound.empty()) return bound[static_cast<size_t>(local_rank)];
   return options.pins_cores ? equal_part(options, local_rank)
                             : std::vector<int>();
@@ -130,7 +130,7 @@ std::vector<int> cores_to_pin(const RunOptions& options, int local_rank) {
 // Returns the cores that Lockstep's workers divide into slices, in order of
 // local rank, or none if each worker has to use those that it is pinned to.
 std::vector<int> cores_of_job(const RunOptions& options) {
-  if (!options.bound_cores.of_worker.empty()) {
+  if (!options.bound_cores.per_worker.empty()) {
     // No thread of a worker with a GPU may leave the cores near it.
     return options.is_bound_to_gpus ? std::vector<int>()
                                     : options.bound_cores.by_share();

@@ -95,8 +95,8 @@ torch::Tensor activation_checkpoint(Function function,
       std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& tensor) { return tensor.requires_grad(); });
   if (!has_graph) return function(input);
-  const auto node =
-      make_node<Recomputation>(function, parameters, RandomState::of_thread());
+  const auto node = make_node<Recomputation>(function, parameters,
+                                             RandomState::from_thread());
   torch::Tensor output;
   {
     const torch::NoGradGuard without_graph;

@@ -49,11 +49,11 @@ struct CrossEntropyRows {
       const float logit = simd::to_float(logits[i]);
       largest = largest < logit ? logit : largest;
     }
-    constexpr float kLeast = -87;  // exp(-87) is about 1e-38
+    constexpr float kMin = -87;  // exp(-87) is about 1e-38
     Lanes total = simd::all(0);
     for (int64_t i = 0; i < whole; i += simd::kLanes) {
-      const Lanes value = simd::exponential(
-          simd::most(simd::load(logits + i) - largest, kLeast));
+      const Lanes value =
+          simd::exponential(simd::most(simd::load(logits + i) - largest, kMin));
       total = total + value;
       simd::store(value, scratch + i);
     }
@@ -61,7 +61,7 @@ struct CrossEntropyRows {
     if (whole < count) {
       const int64_t rest = count - whole;
       const Lanes value = simd::exponential(
-          simd::most(simd::load(logits + whole, rest) - largest, kLeast));
+          simd::most(simd::load(logits + whole, rest) - largest, kMin));
       simd::store(value, scratch + whole, rest);
       for (int64_t i = whole; i < count; ++i) sum += scratch[i];
     }

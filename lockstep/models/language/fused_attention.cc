@@ -77,7 +77,7 @@ LOCKSTEP_INLINE void transpose(const Heads<T>& p, const float* from,
 LOCKSTEP_INLINE void soften(float* scores, int64_t t, int64_t end,
                             float& largest, float& inverse,
                             bool moments_given) {
-  constexpr float kLeast = -87;  // exp(-87) is about 1e-38
+  constexpr float kMin = -87;  // exp(-87) is about 1e-38
   if (!moments_given) {
     Lanes most = simd::all(-INFINITY);
     for (int64_t i = 0; i < end; i += kLanes) {
@@ -91,9 +91,9 @@ LOCKSTEP_INLINE void soften(float* scores, int64_t t, int64_t end,
   for (int64_t i = 0; i < end; i += kLanes) {
     // A hidden score may be larger than the largest one.
     const Lanes seen =
-        simd::first_lanes(simd::load(scores + i) - largest, t + 1 - i, kLeast);
+        simd::first_lanes(simd::load(scores + i) - largest, t + 1 - i, kMin);
     const Lanes value = simd::first_lanes(
-        simd::exponential(simd::most(seen, kLeast)), t + 1 - i, 0);
+        simd::exponential(simd::most(seen, kMin)), t + 1 - i, 0);
     total = total + value;
     simd::store(value, scores + i);
   }

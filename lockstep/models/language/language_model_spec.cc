@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/text.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/models/model_settings.h"
@@ -83,8 +83,8 @@ int64_t matrices_of_block(const LanguageModelSpec& spec) {
 /// Returns a * b, or a number beyond any memory if that is too large, because
 /// sizes from a file may be anything.
 int64_t product(int64_t a, int64_t b) {
-  constexpr int64_t kMost = int64_t{1} << 61;
-  return a > kMost / b ? kMost : a * b;
+  constexpr int64_t kMax = int64_t{1} << 61;
+  return a > kMax / b ? kMax : a * b;
 }
 
 [[noreturn]] void refuse(const LanguageModelSpec& spec, const std::string& what,
@@ -121,9 +121,9 @@ LanguageModelSpec language_spec(const std::string& name) {
 void check(const LanguageModelSpec& spec) {
   for (const auto& [name, member] : kSizes) {
     const int64_t size = spec.*member;
-    if (size >= 1 && size <= kMostOfASize) continue;
+    if (size >= 1 && size <= kMaxModelSize) continue;
     refuse(spec, fmt::format("{} is out of range", name),
-           fmt::format("1 to {}", kMostOfASize), fmt::format("{}", size));
+           fmt::format("1 to {}", kMaxModelSize), fmt::format("{}", size));
   }
   if (spec.width % spec.heads != 0) {
     refuse(

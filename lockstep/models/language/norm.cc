@@ -181,8 +181,8 @@ T* data_of(const Tensor& tensor) {
 template <class Use>
 void with_types(torch::ScalarType delta, torch::ScalarType normed,
                 const Use& use) {
-  with_type(delta, [&](auto of_delta) {
-    with_type(normed, [&](auto of_normed) { use(of_delta, of_normed); });
+  with_type(delta, [&](auto delta_type) {
+    with_type(normed, [&](auto normed_type) { use(delta_type, normed_type); });
   });
 }
 
@@ -235,20 +235,21 @@ class AddAndNorm : public torch::autograd::Function<AddAndNorm> {
     const Tensor normed =
         torch::empty_like(values, values.options().dtype(type));
     const Tensor moments = torch::empty({2, rows}, values.options());
-    with_types(type_of_delta(delta), type, [&](auto of_delta, auto of_normed) {
-      using Delta = decltype(of_delta);
-      using Normed = decltype(of_normed);
-      const NormForwardRows<Delta, Normed> all{
-          data_of<float>(values),         data_of<Delta>(added),
-          data_of<float>(bias),           data_of<float>(weight),
-          data_of<float>(shift),          data_of<float>(sum),
-          data_of<Normed>(normed),        data_of<float>(moments),
-          data_of<float>(moments) + rows, width,
-          static_cast<float>(epsilon),    has_mean};
-      for_rows(rows, width, 1, [&all](int64_t first, int64_t last) {
-        simd::run<NormForward>(&all, first, last);
-      });
-    });
+    with_types(type_of_delta(delta), type,
+               [&](auto delta_type, auto normed_type) {
+                 using Delta = decltype(delta_type);
+                 using Normed = decltype(normed_type);
+                 const NormForwardRows<Delta, Normed> all{
+                     data_of<float>(values),         data_of<Delta>(added),
+                     data_of<float>(bias),           data_of<float>(weight),
+                     data_of<float>(shift),          data_of<float>(sum),
+                     data_of<Normed>(normed),        data_of<float>(moments),
+                     data_of<float>(moments) + rows, width,
+                     static_cast<float>(epsilon),    has_mean};
+                 for_rows(rows, width, 1, [&all](int64_t first, int64_t last) {
+                   simd::run<NormForward>(&all, first, last);
+                 });
+               });
     context->set_materialize_grads(false);
     context->save_for_backward(
         {delta.defined() ? sum : x, moments, weight, shift});
@@ -313,9 +314,9 @@ class AddAndNorm : public torch::autograd::Function<AddAndNorm> {
       }
       const Tensor parts = torch::zeros({blocks, 3, width}, sum.options());
       with_types(has_delta ? delta : torch::kFloat32, type,
-                 [&](auto of_delta, auto of_normed) {
-                   using Delta = decltype(of_delta);
-                   using Normed = decltype(of_normed);
+                 [&](auto delta_type, auto normed_type) {
+                   using Delta = decltype(delta_type);
+                   using Normed = decltype(normed_type);
                    const NormBackwardRows<Delta, Normed> all{
                        data_of<float>(sum),
                        data_of<float>(weight),
@@ -396,16 +397,17 @@ class AddWithBias : public torch::autograd::Function<AddWithBias> {
     const Tensor values = x.contiguous();
     const Tensor added = delta.contiguous();
     const Tensor sum = torch::empty_like(values);
-    with_types(type_of_delta(delta), torch::kFloat32, [&](auto of_delta, auto) {
-      using Delta = decltype(of_delta);
-      const int64_t width = x.size(-1);
-      for_rows(row_count(x), width, 1, [&](int64_t first, int64_t last) {
-        simd::run<AddBias, const float*, const Delta*>(
-            data_of<const float>(values), data_of<const Delta>(added),
-            data_of<const float>(bias), data_of<float>(sum), width, first,
-            last);
-      });
-    });
+    with_types(
+        type_of_delta(delta), torch::kFloat32, [&](auto delta_type, auto) {
+          using Delta = decltype(delta_type);
+          const int64_t width = x.size(-1);
+          for_rows(row_count(x), width, 1, [&](int64_t first, int64_t last) {
+            simd::run<AddBias, const float*, const Delta*>(
+                data_of<const float>(values), data_of<const Delta>(added),
+                data_of<const float>(bias), data_of<float>(sum), width, first,
+                last);
+          });
+        });
     return sum;
   }
 
@@ -426,8 +428,8 @@ class AddWithBias : public torch::autograd::Function<AddWithBias> {
     if (type != torch::kFloat32) {
       gradient = torch::empty_like(upstream, upstream.options().dtype(type));
     }
-    with_types(type, torch::kFloat32, [&](auto of_delta, auto) {
-      using Delta = decltype(of_delta);
+    with_types(type, torch::kFloat32, [&](auto delta_type, auto) {
+      using Delta = decltype(delta_type);
       for_rows(blocks, width, kRowsOfSum, [&](int64_t first, int64_t last) {
         simd::run<AddBiasBackward, const float*, Delta*>(
             data_of<const float>(upstream), data_of<Delta>(gradient),

@@ -18,14 +18,14 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr int64_t kMostDims = 64;  // dimensions of a tensor in LibTorch
+constexpr int64_t kMaxDims = 64;  // dimensions of a tensor in LibTorch
 
 // Layout of the description of a tensor that the ranks exchange. The sizes come
 // last.
 enum : int64_t { kType, kRequiresGrad, kDims, kSizes };
 
 Tensor description_of(const Tensor& tensor) {
-  Tensor description = torch::zeros({kSizes + kMostDims}, torch::kInt64);
+  Tensor description = torch::zeros({kSizes + kMaxDims}, torch::kInt64);
   auto* numbers = description.data_ptr<int64_t>();
   numbers[kType] = static_cast<int64_t>(tensor.scalar_type());
   numbers[kRequiresGrad] =

@@ -334,7 +334,7 @@ void Reducer::send(size_t p, bool has_gradient, const Tensor& incoming) {
 
 void Reducer::fill_bucket(size_t p, bool has_gradient) {
   const torch::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView unseen;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   Tensor view = sync_->buckets().view(p);
   Tensor& gradient = parameters_[p].mutable_grad();
   if (gradient.defined() && gradient.layout() != torch::kStrided) {
@@ -549,7 +549,7 @@ void Reducer::check_same_parameters() {
 
 void Reducer::write_back() {
   const torch::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView unseen;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Pass& pass = *pass_;
   if (pass.is_used.defined()) {
     const Tensor used = pass.is_used.cpu();

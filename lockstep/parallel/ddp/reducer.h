@@ -12,8 +12,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/ddp/gradient_hooks.h"
-#include "lockstep/parallel/ddp/options.h"
 #include "lockstep/parallel/ddp/rounds.h"
 #include "lockstep/parallel/ddp/trained_parameters.h"
 #include "lockstep/parallel/ddp/watched_forwards.h"

@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/ddp/options.h"
+#include "lockstep/parallel/ddp/ddp_options.h"
 
 namespace lockstep::ddp {
 

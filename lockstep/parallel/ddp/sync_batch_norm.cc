@@ -37,10 +37,10 @@ Tensor widened(const Tensor& tensor) {
 }
 
 /// Reshapes [C] to [1, C, 1, ...], in the type that `like` is computed in.
-Tensor spread(const Tensor& of_channels, const Tensor& like) {
+Tensor spread(const Tensor& per_channel, const Tensor& like) {
   std::vector<int64_t> shape(static_cast<size_t>(like.dim()), 1);
-  shape[1] = of_channels.numel();
-  return of_channels
+  shape[1] = per_channel.numel();
+  return per_channel
       .to(like.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat)
       .view(shape);
 }

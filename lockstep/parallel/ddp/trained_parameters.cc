@@ -44,13 +44,13 @@ TrainedParameters::TrainedParameters(const ModuleHandle& module) {
 
 std::string TrainedParameters::names_of(
     const std::vector<size_t>& places) const {
-  constexpr size_t kMost = 10;
+  constexpr size_t kMax = 10;
   std::string text;
-  for (size_t i = 0; i < std::min(places.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(places.size(), kMax); ++i) {
     text += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[places[i]]);
   }
-  if (places.size() > kMost) {
-    text += fmt::format(" and {} more", places.size() - kMost);
+  if (places.size() > kMax) {
+    text += fmt::format(" and {} more", places.size() - kMax);
   }
   return text;
 }
@@ -58,11 +58,11 @@ std::string TrainedParameters::names_of(
 ParameterChanges::ParameterChanges(std::vector<Tensor> parameters)
     : parameters_(std::move(parameters)) {
   for (const Tensor& parameter : parameters_) {
-    seen_.push_back(look_at(parameter));
+    seen_.push_back(observe(parameter));
   }
 }
 
-ParameterChanges::Seen ParameterChanges::look_at(const Tensor& parameter) {
+ParameterChanges::Seen ParameterChanges::observe(const Tensor& parameter) {
   return {.version = parameter.is_inference()
                          ? 0
                          : static_cast<uint32_t>(parameter._version()),
@@ -72,7 +72,7 @@ ParameterChanges::Seen ParameterChanges::look_at(const Tensor& parameter) {
 int64_t ParameterChanges::fingerprint() {
   Fnv1a hash;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    Seen now = look_at(parameters_[p]);
+    Seen now = observe(parameters_[p]);
     hash.add_unit(now.version - seen_[p].version);
     hash.add_unit(now.storage == seen_[p].storage ? 0 : 1);
     seen_[p] = std::move(now);

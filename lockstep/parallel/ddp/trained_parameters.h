@@ -48,7 +48,7 @@ class ParameterChanges {
     /// reused by another storage.
     WeakStorage storage;
   };
-  static Seen look_at(const torch::Tensor& parameter);
+  static Seen observe(const torch::Tensor& parameter);
 
   std::vector<torch::Tensor> parameters_;
   std::vector<Seen> seen_;

@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 namespace {
 
 // Graphs older than this many forwards are recognized only by their outputs.
-constexpr size_t kMostForwards = 4096;
+constexpr size_t kMaxForwards = 4096;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ void WatchedForwards::end(uint64_t begin, int64_t samples) {
   const auto [place, is_new] =
       forwards_.insert_or_assign(first, Nodes{end, {count_, samples}});
   if (is_new) by_age_.push_back(first);
-  if (by_age_.size() <= kMostForwards) return;
+  if (by_age_.size() <= kMaxForwards) return;
   forwards_.erase(by_age_.front());
   by_age_.pop_front();
 }

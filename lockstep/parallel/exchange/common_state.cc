@@ -165,9 +165,9 @@ void CommonState::explain(const Contents& contents, const ProcessGroup& world) {
   const size_t length = items.empty() ? 0 : checksums.size() / items.size();
   for (size_t i = 0; i < items.size(); ++i) {
     std::vector<std::string> texts;
-    for (const std::string& of_rank : all) {
+    for (const std::string& rank_text : all) {
       texts.push_back(
-          of_rank.substr(std::min(of_rank.size(), i * length), length));
+          rank_text.substr(std::min(rank_text.size(), i * length), length));
     }
     const auto found = compare(texts);
     if (!found) continue;

@@ -38,7 +38,7 @@ int64_t bytes_of(const Tensor& parameter) {
 /// Hides from autograd that the result is a view: zero_grad() of PyTorch's
 /// optimizers calls detach_(), which throws for views.
 Tensor view_for(const Tensor& parameter, const Tensor& buffer, int64_t offset) {
-  const at::AutoDispatchBelowADInplaceOrView unseen;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (parameter.is_non_overlapping_and_dense()) {
     return buffer.as_strided(parameter.sizes(), parameter.strides(), offset);
   }
@@ -396,11 +396,11 @@ void GradientBuckets::rebuild_buckets(int root,
   for (const Bucket& bucket : buckets_) {
     now.insert(now.end(), bucket.places.begin(), bucket.places.end());
   }
-  std::vector<bool> has_come(parameters_.size());
-  for (const size_t p : arrivals) has_come[p] = true;
+  std::vector<bool> has_arrived(parameters_.size());
+  for (const size_t p : arrivals) has_arrived[p] = true;
   std::vector<int64_t> order(arrivals.begin(), arrivals.end());
   for (const size_t p : now) {
-    if (!has_come[p]) order.push_back(static_cast<int64_t>(p));
+    if (!has_arrived[p]) order.push_back(static_cast<int64_t>(p));
   }
   Tensor message =
       torch::tensor(order, torch::kInt64).to(parameters_[0].device());

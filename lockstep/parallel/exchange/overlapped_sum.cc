@@ -94,17 +94,18 @@ void OverlappedSum::add(size_t p, const Tensor& leaf) {
 
 void OverlappedSum::take_pending() {
   if (!pending_) return;
-  const Pending come = *std::exchange(pending_, std::nullopt);
-  Tensor gradient = std::move(come.leaf.mutable_grad());
-  come.leaf.mutable_grad().reset();
-  fill(come.p, OwnedGradient::take(std::move(gradient), parameters_[come.p]));
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  Tensor gradient = std::move(pending.leaf.mutable_grad());
+  pending.leaf.mutable_grad().reset();
+  fill(pending.p,
+       OwnedGradient::take(std::move(gradient), parameters_[pending.p]));
 }
 
 void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
   const bool is_apart = sync_.buckets().is_apart(p);
   if (is_apart && zero_ == ZeroStage::kGradients &&
-      bytes_to_send_ > kMostBytesToSend) {
+      bytes_to_send_ > kMaxBytesToSend) {
     sync_.buckets().settle();
   }
   // With a hook, the partial sums of a rank may be on several devices.

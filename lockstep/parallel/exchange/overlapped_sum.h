@@ -50,7 +50,7 @@ class OverlappedSum {
  public:
   /// Limit of the bytes of large gradients still to be sent. At
   /// ZeroStage::kGradients, a backward waits before it adds more.
-  static constexpr int64_t kMostBytesToSend = 4 << 20;
+  static constexpr int64_t kMaxBytesToSend = 4 << 20;
 
   /// Returns whether the sums have the bits of the tree over `shards` shards.
   /// This requires that each rank runs 1, 2, 4, ... shards in one worker, and

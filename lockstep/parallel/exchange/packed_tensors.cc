@@ -45,7 +45,7 @@ void PackedTensors::pack() {
 
 void PackedTensors::unpack() {
   const torch::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView unseen;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (Place& place : places_) place.tensor.copy_(place.in_message);
 }
 

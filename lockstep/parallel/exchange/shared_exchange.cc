@@ -28,7 +28,7 @@ size_t bytes_of(const Tensor& tensor) { return lines(tensor.nbytes()); }
 
 int8_t to_number(at::ScalarType type) { return static_cast<int8_t>(type); }
 
-constexpr const char* kCure =
+constexpr const char* kFix =
     "call unshare_parameters() (of the model, or in a callback of the Trainer) "
     "on every rank, then change the parameters there in the same way; the next "
     "train_step() shares them again";
@@ -440,7 +440,7 @@ void SharedExchange::check_unchanged() {
                                  names_[p]),
              .expected = "changes only by train_step()'s optimizer",
              .got = fmt::format("a change seen by rank {}", world_.rank()),
-             .fix = kCure});
+             .fix = kFix});
   }
 }
 

@@ -11,24 +11,24 @@ using torch::Tensor;
 namespace {
 
 /// Returns the sum, in the memory of the first tensor.
-const Tensor& sum_along_tree(std::span<const Tensor> of_ranks) {
-  if (of_ranks.size() == 1) return of_ranks[0];
+const Tensor& sum_along_tree(std::span<const Tensor> per_rank) {
+  if (per_rank.size() == 1) return per_rank[0];
   const auto left =
-      static_cast<size_t>(left_branch(static_cast<int64_t>(of_ranks.size())));
-  const Tensor& sum = sum_along_tree(of_ranks.first(left));
-  sum.add_(sum_along_tree(of_ranks.subspan(left)));
+      static_cast<size_t>(left_branch(static_cast<int64_t>(per_rank.size())));
+  const Tensor& sum = sum_along_tree(per_rank.first(left));
+  sum.add_(sum_along_tree(per_rank.subspan(left)));
   return sum;
 }
 
 /// Returns the sum of `pieces[rank]` of all ranks. Pieces may differ in size.
 Tensor own_sum(const ProcessGroup& world, const std::vector<Tensor>& pieces) {
   const Tensor& own = pieces[static_cast<size_t>(world.rank())];
-  std::vector<Tensor> of_ranks;
+  std::vector<Tensor> per_rank;
   for (int rank = 0; rank < world.size(); ++rank) {
-    of_ranks.push_back(torch::empty_like(own));
+    per_rank.push_back(torch::empty_like(own));
   }
-  world.all_to_all(of_ranks, pieces);
-  return sum_along_tree(of_ranks);
+  world.all_to_all(per_rank, pieces);
+  return sum_along_tree(per_rank);
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ void tree_reduce(const ProcessGroup& world, Tensor elements, int root,
     world.reduce(elements, root);
     return;
   }
-  const std::vector<Tensor> of_ranks = world.gather(elements, root).result();
-  if (world.rank() == root) elements.copy_(sum_along_tree(of_ranks));
+  const std::vector<Tensor> per_rank = world.gather(elements, root).result();
+  if (world.rank() == root) elements.copy_(sum_along_tree(per_rank));
 }
 
 }  // namespace lockstep

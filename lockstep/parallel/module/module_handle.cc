@@ -202,7 +202,7 @@ std::shared_ptr<torch::nn::Module> clone_module(
   // Cloneable's reset() draws initial weights, which clone() then overwrites.
   // Draws from the default generator would change the numbers that other
   // threads get.
-  const RandomScope aside(RandomState::of_thread());
+  const RandomScope aside(RandomState::from_thread());
   std::shared_ptr<torch::nn::Module> copy;
   try {
     copy = module.clone();

@@ -4,8 +4,8 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/parallel/module/nested.h"
 
 namespace lockstep {

@@ -144,10 +144,11 @@ void append_partial(std::vector<PartialSum>& partials, PartialSum next,
 }
 
 std::vector<PartialSum> join_partials(
-    std::vector<std::vector<PartialSum>> of_workers) {
+    std::vector<std::vector<PartialSum>> per_worker) {
   std::vector<PartialSum> all;
-  for (auto& of_worker : of_workers) {
-    std::move(of_worker.begin(), of_worker.end(), std::back_inserter(all));
+  for (auto& worker_values : per_worker) {
+    std::move(worker_values.begin(), worker_values.end(),
+              std::back_inserter(all));
   }
   return all;
 }
@@ -159,12 +160,12 @@ void merge_partials(std::vector<PartialSum>& partials) {
   }
 }
 
-OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards) {
-  const auto shards = static_cast<int64_t>(of_shards.size());
+OwnedGradient sum_over_shards(std::vector<OwnedGradient> per_shard) {
+  const auto shards = static_cast<int64_t>(per_shard.size());
   std::vector<PartialSum> partials;
   for (int64_t s = 0; s < shards; ++s) {
     PartialSum next{.first = s, .last = s + 1, .gradients = {}};
-    next.gradients.push_back(std::move(of_shards[static_cast<size_t>(s)]));
+    next.gradients.push_back(std::move(per_shard[static_cast<size_t>(s)]));
     append_partial(partials, std::move(next), shards);
   }
   if (partials.empty()) return {};

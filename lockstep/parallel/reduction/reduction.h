@@ -36,7 +36,7 @@ void append_partial(std::vector<PartialSum>& partials, PartialSum next,
 
 /// Returns the partial sums of all workers, in the order of their shards.
 std::vector<PartialSum> join_partials(
-    std::vector<std::vector<PartialSum>> of_workers);
+    std::vector<std::vector<PartialSum>> per_worker);
 
 /// Merges all of `partials` into one, from the last to the first. Neighbours
 /// need not make up a node of the tree, so the bits of the result depend on how
@@ -45,7 +45,7 @@ void merge_partials(std::vector<PartialSum>& partials);
 
 /// Returns the sum of one gradient of each shard along the tree. The result is
 /// undefined if all of them are undefined.
-OwnedGradient sum_over_shards(std::vector<OwnedGradient> of_shards);
+OwnedGradient sum_over_shards(std::vector<OwnedGradient> per_shard);
 
 /// Sums partial sums that cover shards 0..shards-1 in order.
 ///

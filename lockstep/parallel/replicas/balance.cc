@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-constexpr double kLeastShare = 0.75;
+constexpr double kMinShare = 0.75;
 
 std::optional<std::string> imbalance_of(std::span<const Capacity> devices,
                                         int64_t Capacity::*what,
@@ -19,7 +19,7 @@ std::optional<std::string> imbalance_of(std::span<const Capacity> devices,
       devices.begin(), devices.end(),
       [&](const Capacity& a, const Capacity& b) { return a.*what < b.*what; });
   if (static_cast<double>((*least).*what) >=
-      kLeastShare * static_cast<double>((*most).*what)) {
+      kMinShare * static_cast<double>((*most).*what)) {
     return std::nullopt;
   }
   return fmt::format(

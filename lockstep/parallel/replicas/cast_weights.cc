@@ -131,9 +131,9 @@ std::vector<bool> are_cast_once(const std::vector<Tensor>& roots,
     }
     for (const auto& edge : node->next_edges()) {
       if (!edge.is_valid()) continue;
-      Uses& of_input = uses[edge.function.get()];
-      if (of_input.count == 0) stack.push_back(edge.function.get());
-      of_input = {.count = of_input.count + 1, .by = node};
+      Uses& input_uses = uses[edge.function.get()];
+      if (input_uses.count == 0) stack.push_back(edge.function.get());
+      input_uses = {.count = input_uses.count + 1, .by = node};
     }
   }
   std::vector<bool> cast_once;
@@ -142,10 +142,11 @@ std::vector<bool> are_cast_once(const std::vector<Tensor>& roots,
     bool is_cast = false;
     // LibTorch's functional::linear() casts the transposed weight.
     while (node && !is_cast) {
-      const Uses& of_node = uses[node];
-      const bool is_view = of_node.count == 1 && is_view_of_all(*of_node.by);
-      is_cast = of_node.count == 1 && is_cast_node(*of_node.by);
-      node = is_view ? of_node.by : nullptr;
+      const Uses& node_uses = uses[node];
+      const bool is_view =
+          node_uses.count == 1 && is_view_of_all(*node_uses.by);
+      is_cast = node_uses.count == 1 && is_cast_node(*node_uses.by);
+      node = is_view ? node_uses.by : nullptr;
     }
     cast_once.push_back(leaf.scalar_type() == at::kFloat && is_cast);
   }

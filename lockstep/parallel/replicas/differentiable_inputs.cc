@@ -106,15 +106,15 @@ std::vector<Tensor> DifferentiableInputs::gather(
   std::vector<Tensor> gathered(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (are_shared_[i]) {
-      std::vector<OwnedGradient> of_shards;
-      for (const auto& of_shard : gradients) {
-        const Tensor& gradient = of_shard[i];
-        of_shards.push_back(OwnedGradient::take(
+      std::vector<OwnedGradient> per_shard;
+      for (const auto& shard_values : gradients) {
+        const Tensor& gradient = shard_values[i];
+        per_shard.push_back(OwnedGradient::take(
             gradient.defined() ? to_device(gradient, place_of(tensors_[i]))
                                : gradient,
             tensors_[i]));
       }
-      gathered[i] = sum_over_shards(std::move(of_shards)).release();
+      gathered[i] = sum_over_shards(std::move(per_shard)).release();
       continue;
     }
     bool has_any = false;

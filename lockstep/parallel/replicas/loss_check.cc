@@ -122,7 +122,7 @@ const IValue& target_of(const IValue& batch) {
 
 // Limits the calls of the loss function for single samples, which are cheap but
 // not free.
-constexpr int64_t kMostParts = 256;
+constexpr int64_t kMaxParts = 256;
 
 /// Compares the loss of all samples with the losses of parts of them.
 class LossCheck {
@@ -134,22 +134,22 @@ class LossCheck {
     if (samples() == 0) return std::nullopt;
     std::optional<IValue> sample;
     std::optional<Value> whole;
-    std::vector<Value> of_shards;
-    Losses of_samples;
-    std::optional<Mismatch> of_gradients;
+    std::vector<Value> per_shard;
+    Losses sample_values;
+    std::optional<Mismatch> gradient_mismatch;
     try {
       const IValue batch = batch_of(whole_output(), whole_target());
       if (needs_other_ranks()) sample = part(batch, 0, 1);
       if (shards_.passes.size() > 1) {
         whole = call(batch, samples());
         for (const ShardPass& pass : shards_.passes) {
-          of_shards.push_back(value_of(pass));
+          per_shard.push_back(value_of(pass));
         }
       } else {
         whole = value_of(shards_.passes.front());
       }
-      of_samples = losses_of_samples(batch, *whole);
-      of_gradients = compare_gradients_of_samples(batch);
+      sample_values = losses_of_samples(batch, *whole);
+      gradient_mismatch = compare_gradients_of_samples(batch);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take the outputs of several "
@@ -167,12 +167,12 @@ class LossCheck {
           "its calls)");
       return std::nullopt;
     }
-    if (!of_shards.empty()) judge(*whole, of_shards, "shards");
-    if (!findings_.problem && !of_samples.parts.empty()) {
-      judge(of_samples.whole, of_samples.parts, "samples");
+    if (!per_shard.empty()) judge(*whole, per_shard, "shards");
+    if (!findings_.problem && !sample_values.parts.empty()) {
+      judge(sample_values.whole, sample_values.parts, "samples");
     }
-    judge(of_gradients);
-    if (of_shards.empty() && of_samples.parts.empty() && samples() > 1) {
+    judge(gradient_mismatch);
+    if (per_shard.empty() && sample_values.parts.empty() && samples() > 1) {
       fail(
           "its outputs or targets can't be cut into samples along the batch "
           "dimension, or the loss function does not take one sample");
@@ -180,12 +180,12 @@ class LossCheck {
     return sample;
   }
 
-  void compare_ranks(const std::vector<IValue>& of_ranks) {
+  void compare_ranks(const std::vector<IValue>& per_rank) {
     std::optional<Losses> losses;
-    std::optional<Mismatch> of_gradients;
+    std::optional<Mismatch> gradient_mismatch;
     try {
-      losses = losses_of_ranks(of_ranks);
-      of_gradients = compare_gradients_of_ranks(of_ranks);
+      losses = losses_of_ranks(per_rank);
+      gradient_mismatch = compare_gradients_of_ranks(per_rank);
     } catch (const std::exception& error) {
       fail(
           fmt::format("the loss function can't take one sample of each "
@@ -196,7 +196,7 @@ class LossCheck {
     // it saw last.
     gives_the_same_again();
     if (losses) judge(losses->whole, losses->parts, "ranks");
-    judge(of_gradients);
+    judge(gradient_mismatch);
   }
 
   /// Calls the loss function for the first shard, and returns whether it gives
@@ -288,7 +288,7 @@ class LossCheck {
   /// computed for a group.
   std::vector<Value> values_of_samples(const IValue& batch) const {
     std::vector<Value> values;
-    const int64_t size = (samples() + kMostParts - 1) / kMostParts;
+    const int64_t size = (samples() + kMaxParts - 1) / kMaxParts;
     if (samples() < 2) return {};
     for (int64_t begin = 0; begin < samples(); begin += size) {
       const int64_t count = std::min(size, samples() - begin);
@@ -393,11 +393,11 @@ class LossCheck {
       const std::vector<int64_t>& samples) const {
     const OutputGradients expected = gradients_of(
         whole, std::accumulate(samples.begin(), samples.end(), int64_t{0}));
-    std::vector<OutputGradients> of_parts;
+    std::vector<OutputGradients> part_gradients;
     double weight = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
-      of_parts.push_back(gradients_of(parts[i], samples[i]));
-      weight += of_parts.back().weight;
+      part_gradients.push_back(gradients_of(parts[i], samples[i]));
+      weight += part_gradients.back().weight;
     }
     const bool is_sum = shards_.reduction == LossReduction::kSum;
     if (!is_sum && weight == 0) return std::nullopt;
@@ -405,7 +405,7 @@ class LossCheck {
     std::optional<Mismatch> worst;
     for (size_t t = 0; t < expected.tensors.size(); ++t) {
       std::vector<Tensor> rows;
-      for (const OutputGradients& part : of_parts) {
+      for (const OutputGradients& part : part_gradients) {
         if (!part.tensors[t].defined()) continue;
         const double factor = is_sum ? 1 : part.weight / weight;
         rows.push_back(factor == 0 ? torch::zeros_like(part.tensors[t])
@@ -435,7 +435,7 @@ class LossCheck {
   /// Compares the gradients of some samples with those of their halves.
   std::optional<Mismatch> compare_gradients_of_samples(
       const IValue& batch) const {
-    constexpr int64_t kMostElements = int64_t{1} << 22;
+    constexpr int64_t kMaxElements = int64_t{1} << 22;
     if (samples() < 2 || !any_tensor(output_of(batch), is_differentiable)) {
       return std::nullopt;
     }
@@ -444,7 +444,7 @@ class LossCheck {
       elements += out.tensor.numel();
     }
     const int64_t count =
-        std::clamp(samples() * kMostElements / elements, int64_t{2}, samples());
+        std::clamp(samples() * kMaxElements / elements, int64_t{2}, samples());
     const int64_t half = count / 2;
     const auto whole = part(batch, 0, count);
     const auto first = part(batch, 0, half);
@@ -494,7 +494,7 @@ class LossCheck {
       findings_.loss.check = StepCheck::kPassed;
       return;
     }
-    const bool looks_summed =
+    const bool seems_summed =
         !is_sum && is_near(whole.loss, parts.sum, parts.largest);
     Problem problem{
         .code = ErrorCode::kBadLoss,
@@ -512,7 +512,7 @@ class LossCheck {
       problem.expected = fmt::format("{:.9g}", whole.weight);
       problem.got = fmt::format("{:.9g}", parts.weight);
       problem.fix = "return the number of units that the loss is the mean of";
-    } else if (looks_summed) {
+    } else if (seems_summed) {
       problem.fix =
           "it is a sum: set "
           "TrainStepOptions().loss_reduction(LossReduction::kSum), with a "
@@ -569,8 +569,8 @@ void check_with_module(const ComputedShards& shards,
   try {
     const ModuleLoss module(shards);
     const ComputedShards few = module.shards();
-    LossCheck of_module(few, findings);
-    check(of_module);
+    LossCheck module_check(few, findings);
+    check(module_check);
   } catch (const std::exception& error) {
     findings.loss = {
         .check = StepCheck::kImpossible,

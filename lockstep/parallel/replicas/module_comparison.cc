@@ -154,9 +154,9 @@ ModuleComparison::Print ModuleComparison::print_of(
 }
 
 void ModuleComparison::run_module() {
-  start_ = RandomState::of_thread();
+  start_ = RandomState::from_thread();
   const auto before = registered_in(group_.original());
-  is_telling_ =
+  is_conclusive_ =
       has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
   registers_in_forward_ = registered_in(group_.original()) != before;
   if (registers_in_forward_) return;
@@ -369,7 +369,7 @@ std::unique_ptr<ModuleComparison> run_module(
                          group, parts[part], part, buffers, compute);
                      comparison->run_module();
                    });
-    if (comparison->is_telling()) break;
+    if (comparison->is_conclusive()) break;
   }
   return comparison;
 }
@@ -422,7 +422,7 @@ void follow_members(ReplicaGroup& group, const std::vector<c10::IValue>& parts,
   if (can_run) {
     const KeptTensors buffers = kept_buffers(group.original());
     comparison = run_module(group, buffers, parts, chunks, stream, compute);
-    if (comparison && comparison->is_telling() &&
+    if (comparison && comparison->is_conclusive() &&
         comparison->outcome().check == StepCheck::kPassed) {
       const auto before = compare_again(group, *comparison, chunks, stream);
       group.remake_replicas();

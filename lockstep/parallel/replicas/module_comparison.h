@@ -74,7 +74,7 @@ class ModuleComparison {
   bool differs() const { return !found_.name.empty(); }
   /// Returns false if the module computed only zeros, as with dead ReLUs. A
   /// replica that computes something else could also give zeros.
-  bool is_telling() const { return is_telling_ || registers_in_forward_; }
+  bool is_conclusive() const { return is_conclusive_ || registers_in_forward_; }
   /// Returns the outcome for a replica that does not differ.
   FirstStep::Outcome outcome() const;
 
@@ -121,7 +121,7 @@ class ModuleComparison {
   Compute compute_;
   RandomState start_;
   bool registers_in_forward_ = false;
-  bool is_telling_ = true;
+  bool is_conclusive_ = true;
   // An output that changes from one forward to the next, or "".
   std::string changing_output_;
   Print expected_;

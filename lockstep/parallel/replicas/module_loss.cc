@@ -19,7 +19,7 @@ using torch::Tensor;
 namespace {
 
 // Each of them is computed twice, which must not take long with a large model.
-constexpr int64_t kMostSamples = 4;
+constexpr int64_t kMaxSamples = 4;
 
 int64_t samples_in(const ComputedShards& shards) {
   return std::accumulate(shards.samples.begin(), shards.samples.end(),
@@ -60,7 +60,7 @@ bool ModuleLoss::is_in(const ComputedShards& shards) {
 }
 
 ModuleLoss::ModuleLoss(const ComputedShards& shards) : computed_(shards) {
-  const int64_t count = std::min(samples_in(shards), kMostSamples);
+  const int64_t count = std::min(samples_in(shards), kMaxSamples);
   loss_ = [this](const IValue& inputs, const IValue& target) {
     return call(inputs, target);
   };

@@ -19,8 +19,8 @@ void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others) {
     std::string shape;
   };
   std::vector<Leaf> leaves;
-  for (const auto& of_shard : others) {
-    for (const OtherLeaf& other : of_shard) {
+  for (const auto& shard_values : others) {
+    for (const OtherLeaf& other : shard_values) {
       leaves.push_back({WeakImpl(other.leaf.getIntrusivePtr()),
                         c10::str(other.leaf.sizes())});
     }
@@ -49,8 +49,8 @@ void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
   // The shards' losses come from one function, so their leaves are mostly the
   // same.
   std::vector<Tensor> leaves;
-  for (const auto& of_shard : others) {
-    for (const OtherLeaf& other : of_shard) {
+  for (const auto& shard_values : others) {
+    for (const OtherLeaf& other : shard_values) {
       const bool is_known = std::any_of(
           leaves.begin(), leaves.end(),
           [&](const Tensor& leaf) { return leaf.is_same(other.leaf); });
@@ -58,14 +58,14 @@ void OuterGradients::add_sums(std::vector<std::vector<OtherLeaf>> others) {
     }
   }
   for (const Tensor& leaf : leaves) {
-    std::vector<OwnedGradient> of_shards;
-    for (auto& of_shard : others) {
-      OwnedGradient& own = of_shards.emplace_back();
-      for (OtherLeaf& other : of_shard) {
+    std::vector<OwnedGradient> per_shard;
+    for (auto& shard_values : others) {
+      OwnedGradient& own = per_shard.emplace_back();
+      for (OtherLeaf& other : shard_values) {
         if (other.leaf.is_same(leaf)) own = std::move(other.gradient);
       }
     }
-    add(leaf, sum_over_shards(std::move(of_shards)).release());
+    add(leaf, sum_over_shards(std::move(per_shard)).release());
   }
 }
 

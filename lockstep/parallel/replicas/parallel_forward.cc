@@ -83,9 +83,10 @@ class ParallelBackward : public torch::autograd::Node {
 torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
                                         const Region& region) {
   std::unordered_set<const void*> reached;
-  for (const auto& of_shard : region.outputs) {
+  for (const auto& shard_values : region.outputs) {
     std::vector<Tensor> roots;
-    std::copy_if(of_shard.begin(), of_shard.end(), std::back_inserter(roots),
+    std::copy_if(shard_values.begin(), shard_values.end(),
+                 std::back_inserter(roots),
                  [](const Tensor& output) { return output.requires_grad(); });
     for (const Tensor& leaf : leaves_below(roots)) {
       reached.insert(leaf.unsafeGetTensorImpl());
@@ -246,9 +247,9 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   span.reset();
   const std::vector<TensorAtPath> gathered_tensors = tensors_in(gathered);
   std::vector<bool> has_graph(gathered_tensors.size());
-  for (const auto& of_shard : region->outputs) {
-    for (size_t o = 0; o < of_shard.size(); ++o) {
-      if (of_shard[o].requires_grad()) has_graph[o] = true;
+  for (const auto& shard_values : region->outputs) {
+    for (size_t o = 0; o < shard_values.size(); ++o) {
+      if (shard_values[o].requires_grad()) has_graph[o] = true;
     }
   }
   const bool any_has_graph =

@@ -10,9 +10,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
@@ -218,8 +218,8 @@ std::string ReplicaGroup::damaged_copy() const {
   const auto bytes_of = [](const Tensor& tensor) {
     return tensor.detach().to(torch::kCPU).contiguous().view(torch::kUInt8);
   };
-  for (const auto& of_worker : *replicas_) {
-    for (const Replica& replica : of_worker) {
+  for (const auto& worker_values : *replicas_) {
+    for (const Replica& replica : worker_values) {
       const auto& copies = replica.module().parameters;
       for (size_t i = 0; i < copies.size(); ++i) {
         const auto& [name, original] = original_.parameters[i];
@@ -417,8 +417,8 @@ bool ReplicaGroup::is_training() const {
 std::vector<bool> ReplicaGroup::are_reached(
     const std::function<bool(const Tensor& leaf)>& is_reached) const {
   std::vector<bool> reached(parameters_.size());
-  for (const auto& of_worker : *replicas_) {
-    for (const Replica& replica : of_worker) {
+  for (const auto& worker_values : *replicas_) {
+    for (const Replica& replica : worker_values) {
       const auto& parameters = replica.module().parameters;
       for (size_t i = 0; i < parameters.size(); ++i) {
         if (is_reached(parameters[i].second)) reached[unique_[i]] = true;

@@ -76,29 +76,29 @@ std::vector<std::vector<size_t>> ShardedUpdate::blocks_of_workers(
     own_blocks.resize(blocks.size());
     std::iota(own_blocks.begin(), own_blocks.end(), 0);
   }
-  std::vector<std::vector<size_t>> of_workers(group_.workers().size());
+  std::vector<std::vector<size_t>> per_worker(group_.workers().size());
   if (!group_.devices().front().is_cpu()) {
     for (const size_t b : own_blocks) {
-      of_workers[optimizer
+      per_worker[optimizer
                      ? worker_on(optimizer->device_of(static_cast<int64_t>(b)))
                      : 0]
           .push_back(b);
     }
-    return of_workers;
+    return per_worker;
   }
   // With kEveryForward, only the output device updates.
   const size_t threads =
       group_.options().replication() == Replication::kEveryForward
           ? 1
-          : of_workers.size();
+          : per_worker.size();
   for (size_t k = 0; k < threads; ++k) {
     const ShardRange range =
         shards_of_worker(static_cast<int64_t>(k), static_cast<int64_t>(threads),
                          static_cast<int64_t>(own_blocks.size()));
-    of_workers[k].assign(own_blocks.begin() + range.first,
+    per_worker[k].assign(own_blocks.begin() + range.first,
                          own_blocks.begin() + range.last);
   }
-  return of_workers;
+  return per_worker;
 }
 
 size_t ShardedUpdate::worker_on(const torch::Device& device) const {
@@ -113,10 +113,10 @@ void ShardedUpdate::for_each_block(
     const std::vector<size_t>& positions,
     const std::function<void(size_t, Tensor&)>& task,
     const optim::Optimizer* optimizer) {
-  const auto of_workers = blocks_of_workers(blocks, positions, optimizer);
+  const auto per_worker = blocks_of_workers(blocks, positions, optimizer);
   const Device& home = group_.devices().front();
   group_.for_each_worker([&](size_t k) {
-    if (of_workers[k].empty()) return;
+    if (per_worker[k].empty()) return;
     const TraceSpan span(name, TraceCategory::kCompute);
     const Device& device = group_.devices()[k];
     // A copy between two devices waits for a stream of each. In one stream of
@@ -124,12 +124,12 @@ void ShardedUpdate::for_each_block(
     std::optional<accelerator::SideStream> stream;
     if (k > 0 && !home.is_cpu()) stream.emplace(home);
     intra_op_for(torch_device(device).type(),
-                 static_cast<int64_t>(of_workers[k].size()),
+                 static_cast<int64_t>(per_worker[k].size()),
                  [&](int64_t begin, int64_t end) {
                    torch::NoGradGuard no_grad;
                    Tensor scratch = torch::empty({optim::kBlockElements});
                    for (int64_t i = begin; i < end; ++i) {
-                     task(of_workers[k][static_cast<size_t>(i)], scratch);
+                     task(per_worker[k][static_cast<size_t>(i)], scratch);
                    }
                  });
     accelerator::synchronize(device);
@@ -251,14 +251,15 @@ std::vector<Tensor> ShardedUpdate::take_grads(
   return gradients;
 }
 
-std::vector<size_t> positions_in(const std::vector<Tensor>& parameters,
-                                 const std::vector<Tensor>& of_optimizer) {
+std::vector<size_t> positions_in(
+    const std::vector<Tensor>& parameters,
+    const std::vector<Tensor>& optimizer_parameters) {
   std::unordered_map<const void*, size_t> places;
   for (size_t p = 0; p < parameters.size(); ++p) {
     places[parameters[p].unsafeGetTensorImpl()] = p;
   }
   std::vector<size_t> positions;
-  for (const Tensor& parameter : of_optimizer) {
+  for (const Tensor& parameter : optimizer_parameters) {
     const auto found = places.find(parameter.unsafeGetTensorImpl());
     if (found == places.end()) {
       throw InvalidArgument(

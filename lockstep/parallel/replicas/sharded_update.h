@@ -21,7 +21,7 @@ enum class SumsFor { kGradients, kUpdate };
 /// Throws InvalidArgument for one that is not among them.
 std::vector<size_t> positions_in(
     const std::vector<torch::Tensor>& parameters,
-    const std::vector<torch::Tensor>& of_optimizer);
+    const std::vector<torch::Tensor>& optimizer_parameters);
 
 /// Makes the second half of a step: sums the shards' gradients and updates the
 /// parameters with them, block by block. It uses the threads of all replicas

@@ -8,8 +8,8 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
@@ -19,7 +19,7 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/loss_check.h"
-#include "lockstep/parallel/replicas/not_finite.h"
+#include "lockstep/parallel/replicas/not_finite_report.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 
 namespace lockstep {
@@ -197,24 +197,26 @@ TrainStep::Passes TrainStep::compute_shards(const StepInput& step) {
   if (checks.any() || tries_casts) buffers = kept_buffers(group_.original());
   std::unique_ptr<ModuleComparison> comparison;
 
-  const auto compute = [&](size_t worker, size_t part, Replica& replica,
-                           const IValue& values, OverlappedSum* sum,
-                           std::optional<ModuleComparison::Extent> of_module =
-                               std::nullopt) {
-    const bool is_compared = of_module || (checks.module && comparison &&
-                                           part == comparison->part());
-    return compute_shard({.step = step,
-                          .worker = worker,
-                          .shard = first_shard + static_cast<int64_t>(part),
-                          .replica = replica,
-                          .part = values,
-                          .sum = sum,
-                          .earlier = passes.partials[worker],
-                          .keeps_output = is_compared || checks.loss,
-                          .is_compared = is_compared,
-                          .scans_casts = scans_casts && part == 0,
-                          .of_module = of_module});
-  };
+  const auto compute =
+      [&](size_t worker, size_t part, Replica& replica, const IValue& values,
+          OverlappedSum* sum,
+          std::optional<ModuleComparison::Extent> module_extent =
+              std::nullopt) {
+        const bool is_compared =
+            module_extent ||
+            (checks.module && comparison && part == comparison->part());
+        return compute_shard({.step = step,
+                              .worker = worker,
+                              .shard = first_shard + static_cast<int64_t>(part),
+                              .replica = replica,
+                              .part = values,
+                              .sum = sum,
+                              .earlier = passes.partials[worker],
+                              .keeps_output = is_compared || checks.loss,
+                              .is_compared = is_compared,
+                              .scans_casts = scans_casts && part == 0,
+                              .module_extent = module_extent});
+      };
   const ModuleComparison::Compute compute_with_module =
       [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
         const IValue& own = shards.parts[part];
@@ -349,7 +351,7 @@ void TrainStep::update(Reduction& reduction, OuterGradients outer,
 
 ShardPass TrainStep::compute_shard(const ShardWork& work) const {
   const StepInput& step = work.step;
-  const bool is_module = work.of_module.has_value();
+  const bool is_module = work.module_extent.has_value();
   ShardPass pass;
   const torch::AutoGradMode with_grad(true);
   work.replica.drop_gradients();
@@ -361,7 +363,7 @@ ShardPass TrainStep::compute_shard(const ShardWork& work) const {
                             : group_.forward_shard(work.worker, work.shard,
                                                    work.replica, arguments);
   if (is_module &&
-      work.of_module != ModuleComparison::Extent::kForwardAndBackward) {
+      work.module_extent != ModuleComparison::Extent::kForwardAndBackward) {
     pass.output = detached(output);
     return pass;
   }
@@ -558,10 +560,10 @@ void TrainStep::check_loss(const StepInput& step,
   const ProcessGroup world = checking_ranks();
   if (world.size() == 1) return;
   if (findings.problem) sample.reset();
-  const auto of_ranks = gather_samples(world, sample, findings);
-  if (of_ranks.empty()) return;
+  const auto per_rank = gather_samples(world, sample, findings);
+  if (per_rank.empty()) return;
   in_first_shard([&](const ComputedShards& own_shards) {
-    check_loss_over_ranks(own_shards, of_ranks, findings);
+    check_loss_over_ranks(own_shards, per_rank, findings);
   });
 }
 

@@ -117,7 +117,7 @@ class TrainStep {
     // For ModuleComparison, where `replica` is the module itself: what it
     // computes. It does not call the options' callbacks, and does not count
     // towards the step's time.
-    std::optional<ModuleComparison::Extent> of_module{};
+    std::optional<ModuleComparison::Extent> module_extent{};
   };
   /// Checks that run() makes in this step. See FirstStep.
   struct Checks {

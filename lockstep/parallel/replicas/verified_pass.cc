@@ -36,7 +36,7 @@ std::string digest_of(const ShardPass& pass, const Replica& replica) {
 ShardPass verified_pass(Replica& replica,
                         const std::function<ShardPass()>& compute) {
   const KeptTensors before = kept_buffers(replica.module());
-  const RandomState start = RandomState::of_thread();
+  const RandomState start = RandomState::from_thread();
   const auto once_more = [&] {
     before.restore();
     const RandomScope same_numbers(start);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/report/charts/axis.h"
 #include "lockstep/report/charts/charts.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kOther = "other";
 
 // There are either 101 percentiles or none.
-double of_percent(const training::RunReport& report, size_t percent) {
+double percentile_of(const training::RunReport& report, size_t percent) {
   const auto& all = report.step_time_percentiles_s;
   return all.empty() ? report.step_time_s.median : all[percent];
 }
@@ -41,8 +41,8 @@ void draw_step_time(Canvas& canvas, const ComparedRun& run, size_t index,
       std::max(x_of(report.step_time_s.median), layout.bar_x() + 1);
   canvas.rectangle(layout.bar_x(), canvas.y, end - layout.bar_x(), kBarHeight,
                    run_class(index), run.label() + ": " + value);
-  const double low = x_of(of_percent(report, 10));
-  const double high = x_of(of_percent(report, 90));
+  const double low = x_of(percentile_of(report, 10));
+  const double high = x_of(percentile_of(report, 90));
   const double middle = canvas.y + kBarHeight / 2;
   if (high - low > 1) {
     canvas.line(low, middle, high, middle, "mark");
@@ -184,8 +184,8 @@ Chart step_time_chart(const Comparison& comparison) {
   double longest = 0;
   bool has_spread = false;
   for (const auto& run : comparison.runs) {
-    longest = std::max(
-        {longest, run.report.step_time_s.median, of_percent(run.report, 90)});
+    longest = std::max({longest, run.report.step_time_s.median,
+                        percentile_of(run.report, 90)});
     has_spread |= !run.report.step_time_percentiles_s.empty();
   }
   Chart chart{.title = "Step time of each run",

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/report/charts/charts.h"
 #include "lockstep/report/charts/line_chart.h"
 #include "lockstep/report/comparison/run_values.h"
@@ -15,7 +15,7 @@ namespace {
 constexpr double kHillHeight = 44;
 // Larger values are not losses that a chart can show.
 constexpr double kLargestLoss = 1e30;
-constexpr size_t kMostDevicesWithPeaks = 4;
+constexpr size_t kMaxDevicesWithPeaks = 4;
 
 bool has_percentiles(const ComparedRun& run) {
   return !run.report.step_time_percentiles_s.empty();
@@ -266,7 +266,7 @@ Chart memory_history_chart(const ComparedRun& run) {
                             .css_class = run_class(k),
                             .points = points_of(memory.seconds, held[k])});
   }
-  for (size_t k = 0; k < held.size() && held.size() <= kMostDevicesWithPeaks;
+  for (size_t k = 0; k < held.size() && held.size() <= kMaxDevicesWithPeaks;
        ++k) {
     chart.curves.push_back(
         {.label = device_label(run.report, k) + " peak",

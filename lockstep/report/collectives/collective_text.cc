@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/report/collectives/collective_bench.h"
 

@@ -9,10 +9,10 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/median.h"
 #include "lockstep/base/printable.h"
-#include "lockstep/base/terminal.h"
-#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_environment.h"
 
 namespace lockstep::report {
 namespace {
@@ -148,15 +148,15 @@ ComparedRun pool(const std::string& engine,
           ? static_cast<double>(report.batch_size) / report.step_time_s.median
           : 0;
   for (size_t k = 0; k < report.devices.size(); ++k) {
-    const auto of_device = [&](auto member) {
+    const auto device_value = [&](auto member) {
       return over_rounds(rounds, [&](const RunReport& r) {
         return static_cast<double>(r.devices.at(k).*member);
       });
     };
     auto& device = report.devices[k];
-    device.busy_fraction = of_device(&training::DeviceReport::busy_fraction);
+    device.busy_fraction = device_value(&training::DeviceReport::busy_fraction);
     device.memory_peak_bytes = static_cast<int64_t>(
-        of_device(&training::DeviceReport::memory_peak_bytes));
+        device_value(&training::DeviceReport::memory_peak_bytes));
   }
   // Means over the same steps as step_time_s.mean, so that they add up to it.
   for (const Phase& phase : kPhases) {

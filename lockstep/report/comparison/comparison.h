@@ -70,7 +70,8 @@ struct Comparison {
   std::optional<size_t> baseline;  ///< index of the run speed-ups refer to
   /// Speed ratios by name: "dp_vs_single", "dp_vs_pytorch_ddp", ...
   std::vector<std::pair<std::string, SpeedRatio>> ratios;
-  /// Confidence of each interval: confidence_of_look(). A verdict holds with 95
+  /// Confidence of each interval: confidence_of_verdict(). A verdict holds with
+  /// 95
   /// %.
   double confidence = 1 - kVerdictError;
   Machine machine;

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/cores.h"
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::report {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 // own threads, and the error of counting in ticks.
 constexpr double kBusyShare = 0.05;
 // Less CPU time than this may be noise.
-constexpr double kLeastSeconds = 0.2;
+constexpr double kMinSeconds = 0.2;
 
 std::string content_of(const char* path) {
   std::ifstream file(path);
@@ -88,7 +88,7 @@ double MachineLoad::stolen_cores() const {
 
 bool MachineLoad::is_busy() const {
   const double taken_s = other_s + stolen_s;
-  return taken_s > kLeastSeconds && taken_s > kBusyShare * cores * seconds;
+  return taken_s > kMinSeconds && taken_s > kBusyShare * cores * seconds;
 }
 
 MachineLoad& MachineLoad::operator+=(const MachineLoad& later) {
@@ -140,13 +140,13 @@ std::optional<MachineLoad> LoadWatch::load() const {
   return load;
 }
 
-std::string busy_text(const std::vector<MachineLoad>& of_rounds) {
+std::string busy_text(const std::vector<MachineLoad>& round_loads) {
   MachineLoad all;
   size_t worst = 0;
-  for (size_t round = 0; round < of_rounds.size(); ++round) {
-    all += of_rounds[round];
+  for (size_t round = 0; round < round_loads.size(); ++round) {
+    all += round_loads[round];
     const auto taken = [&](size_t r) {
-      return of_rounds[r].other_cores() + of_rounds[r].stolen_cores();
+      return round_loads[r].other_cores() + round_loads[r].stolen_cores();
     };
     if (taken(round) > taken(worst)) worst = round;
   }
@@ -158,10 +158,10 @@ std::string busy_text(const std::vector<MachineLoad>& of_rounds) {
         fmt::format(", and other virtual machines {:.1f},", all.stolen_cores());
   }
   text += " while this was measured";
-  if (of_rounds.size() > 1) {
+  if (round_loads.size() > 1) {
     text += fmt::format(
         " (most in round {}: {:.1f})", worst + 1,
-        of_rounds[worst].other_cores() + of_rounds[worst].stolen_cores());
+        round_loads[worst].other_cores() + round_loads[worst].stolen_cores());
   }
   if (all.waiting_s) {
     text += fmt::format("; some process waited for a core {:.0f} % of the time",

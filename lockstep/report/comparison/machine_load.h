@@ -74,7 +74,7 @@ class LoadWatch {
 
 /// Returns a note for readers of the figures, "Other processes used 1.3 of 2
 /// cores while this was measured ...", or "" if the machine was not busy.
-/// `of_rounds` is the load in each round.
-std::string busy_text(const std::vector<MachineLoad>& of_rounds);
+/// `round_loads` is the load in each round.
+std::string busy_text(const std::vector<MachineLoad>& round_loads);
 
 }  // namespace lockstep::report

@@ -35,12 +35,12 @@ Estimate estimate(const std::vector<double>& values, double confidence) {
 // Returns two, or as many more digits as needed to show that the interval
 // excludes 1.
 int digits_of(const SpeedRatio& ratio) {
-  constexpr int kMost = 5;
+  constexpr int kMax = 5;
   int digits = 2;
   if (!ratio.is_clear()) return digits;
   const double nearest =
       ratio.interval->low > 1 ? ratio.interval->low : ratio.interval->high;
-  while (digits < kMost &&
+  while (digits < kMax &&
          std::round(nearest * std::pow(10, digits)) == std::pow(10, digits)) {
     ++digits;
   }
@@ -78,7 +78,7 @@ SpeedRatio speed_ratio(std::span<const double> ours_s,
   return ratio;
 }
 
-std::vector<int64_t> look_rounds(int64_t least, int64_t most) {
+std::vector<int64_t> verdict_rounds(int64_t least, int64_t most) {
   std::vector<int64_t> rounds;
   for (int64_t next = least; next < most; next += (next + 1) / 2) {
     rounds.push_back(next);
@@ -87,8 +87,8 @@ std::vector<int64_t> look_rounds(int64_t least, int64_t most) {
   return rounds;
 }
 
-double confidence_of_look(size_t looks) {
-  return 1 - kVerdictError / static_cast<double>(std::max<size_t>(looks, 1));
+double confidence_of_verdict(size_t verdicts) {
+  return 1 - kVerdictError / static_cast<double>(std::max<size_t>(verdicts, 1));
 }
 
 std::string cell_text(const SpeedRatio& ratio) {

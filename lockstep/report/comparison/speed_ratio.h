@@ -46,13 +46,13 @@ SpeedRatio speed_ratio(std::span<const double> ours_s,
 /// Returns the numbers of rounds after which verdicts are checked, if there are
 /// `least` to `most` rounds. Each is half as large again as the one before, up
 /// to `most`. 3 to 10 rounds give 3, 5, 8, 10.
-std::vector<int64_t> look_rounds(int64_t least, int64_t most);
+std::vector<int64_t> verdict_rounds(int64_t least, int64_t most);
 
 /// Returns the confidence that an interval needs at each of `looks` checks, so
 /// that at most one comparison in twenty has a wrong verdict, whichever check
 /// ends it. A difference that does not exist has several chances to appear. By
 /// Bonferroni's inequality, the checks share kVerdictError.
-double confidence_of_look(size_t looks);
+double confidence_of_verdict(size_t verdicts);
 
 /// Returns "1.12x (1.08-1.17)", "~1.02x (0.97-1.06)" if the ratio may be 1, or
 /// "1.12x" without an interval. An interval that excludes 1 gets enough digits

@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::report {
 namespace {
@@ -20,10 +20,10 @@ using training::RankTrace;
 using Span = TraceLog::Span;
 
 // Smallest share of a rank's step that is shown.
-constexpr double kLeastShareShown = 0.005;
+constexpr double kMinShareShown = 0.005;
 
 // More ranks would fill the screen with rows that look alike.
-constexpr size_t kMostRanks = 8;
+constexpr size_t kMaxRanks = 8;
 
 constexpr size_t kind_of(std::string_view name) {
   for (size_t kind = 0; kind < kBlockKinds.size(); ++kind) {
@@ -130,7 +130,7 @@ void drop_trifles(TimeLine& line) {
     for (const Block& block : row.blocks) totals[block.kind] += block.seconds();
   }
   const double least =
-      kLeastShareShown * line.seconds * static_cast<double>(ranks.size());
+      kMinShareShown * line.seconds * static_cast<double>(ranks.size());
   for (auto& row : line.rows) {
     std::erase_if(row.blocks, [&](const Block& block) {
       return !is_communication(block) && totals[block.kind] < least;
@@ -190,7 +190,7 @@ TimeLine time_line_of(const ComparedRun& run) {
     }
   }
   const size_t ranks = run.time_line.size();
-  for (size_t rank = 0; rank < std::min(ranks, kMostRanks); ++rank) {
+  for (size_t rank = 0; rank < std::min(ranks, kMaxRanks); ++rank) {
     for (TimeLineRow& row : rows_of(run.time_line[rank])) {
       line.rows.push_back(std::move(row));
     }
@@ -198,8 +198,8 @@ TimeLine time_line_of(const ComparedRun& run) {
   drop_trifles(line);
   line.title = fmt::format("A typical step of {}, {}", run.label(),
                            format_duration(line.seconds));
-  if (ranks > kMostRanks) {
-    line.title += fmt::format(", {} of {} ranks", kMostRanks, ranks);
+  if (ranks > kMaxRanks) {
+    line.title += fmt::format(", {} of {} ranks", kMaxRanks, ranks);
   }
   return line;
 }

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::report {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/process.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
 #include "lockstep/device/links/link_guard.h"
@@ -26,7 +26,7 @@ using nlohmann::ordered_json;
 
 constexpr double kDeadlineSeconds = 300;
 constexpr size_t kKeptOutput = 4000;
-constexpr size_t kMostReport = size_t{16} << 20;
+constexpr size_t kMaxReports = size_t{16} << 20;
 
 // A temporary folder for the files of the runs. The destructor removes it.
 class Workplace {
@@ -177,7 +177,7 @@ class Tester {
     if (result.ok()) {
       try {
         return parse_json<nlohmann::ordered_json>(
-                   read_file(report, kMostReport))
+                   read_file(report, kMaxReports))
             .at("parameter_sha256");
       } catch (const std::exception& error) {
         problem = fmt::format("{}: {}", strategy, lockstep::text_of(error));

@@ -104,11 +104,11 @@ class Together {
   double median_s(int64_t least,
                   const std::function<void(size_t)>& task) const {
     constexpr double kEnoughS = 0.2;
-    constexpr size_t kMost = 100;
+    constexpr size_t kMax = 100;
     std::vector<double> seconds;
     double total_s = 0;
     while (seconds.size() < static_cast<size_t>(least) ||
-           (total_s < kEnoughS && seconds.size() < kMost)) {
+           (total_s < kEnoughS && seconds.size() < kMax)) {
       world_.barrier();
       const Stopwatch watch;
       run(task);
@@ -136,8 +136,8 @@ double sum_of_ranks(const ProcessGroup& world, double value) {
 /// each of them copies half of `bytes` to the other half.
 double measure_copies(const ProcessGroup& world, const Together& together,
                       int64_t times, int64_t bytes) {
-  constexpr int64_t kLeastBytes = 1 << 20;
-  const int64_t half = std::max(bytes, kLeastBytes) / 2;
+  constexpr int64_t kMinBytes = 1 << 20;
+  const int64_t half = std::max(bytes, kMinBytes) / 2;
   std::vector<std::pair<Tensor, Tensor>> memory(together.devices());
   together.run([&](size_t k) {
     memory[k] = {torch::ones({half}, torch::kChar),

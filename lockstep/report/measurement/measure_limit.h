@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/report/comparison/step_limit.h"
-#include "lockstep/train/plan.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::report {
 

@@ -35,7 +35,7 @@ struct ShardMemory {
 
 /// A shard that would run for longer is not run. Two small shards tell almost
 /// the same.
-constexpr double kMostSecondsOfShard = 10;
+constexpr double kMaxSecondsOfShard = 10;
 
 /// Measures shards of one model.
 class ShardProbe {
@@ -148,7 +148,7 @@ class ShardModel {
   std::optional<ShardMemory> measure(int64_t samples, int64_t room) {
     if (samples <= 2) return estimate(samples);
     const ShardMemory expected = estimate(samples);
-    if (expected.peak > room / 2 || expected.seconds > kMostSecondsOfShard) {
+    if (expected.peak > room / 2 || expected.seconds > kMaxSecondsOfShard) {
       return std::nullopt;
     }
     return probe_.measure(samples);
@@ -193,8 +193,8 @@ int64_t most_of_a_rank(int64_t bytes, const ShardProbe& probe, int64_t ranks) {
     const torch::Tensor& parameter = probe.planned()[p];
     const ParameterCut& cut = cuts[p];
     const auto size = static_cast<int64_t>(parameter.element_size());
-    for (int64_t& of_rank : owned) {
-      of_rank += (cut.is_cut ? cut.piece : parameter.numel()) * size;
+    for (int64_t& rank_bytes : owned) {
+      rank_bytes += (cut.is_cut ? cut.piece : parameter.numel()) * size;
     }
     owned[static_cast<size_t>(cut.root)] += cut.is_cut ? cut.rest * size : 0;
   }
@@ -242,7 +242,7 @@ DeviceMemory held_by_device(const TrainOptions& options,
     // been sent yet.
     const int64_t all = probe.parameter_bytes();
     const int64_t unsent =
-        std::min(all, probe.largest_bytes() + OverlappedSum::kMostBytesToSend);
+        std::min(all, probe.largest_bytes() + OverlappedSum::kMaxBytesToSend);
     memory.activations =
         std::max(shard.peak - all + most_of_a_rank(all, probe, ranks) + unsent,
                  shard.kept);

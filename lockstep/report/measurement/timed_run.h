@@ -9,8 +9,8 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/tasks/images/image_task.h"
 #include "lockstep/tasks/text/text_task.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::report {
 

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/table.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/report/comparison/run_values.h"
 
 namespace lockstep::report {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
 namespace lockstep::report {
@@ -30,12 +30,12 @@ Runs compared(const Comparison& comparison) {
     }
   };
   add(is_dp);
-  const size_t of_dp = found.size();
+  const size_t dp_pairs = found.size();
   add([](const ComparedRun& run) { return run.report.strategy == "ddp"; });
-  if (found.size() == of_dp) {
+  if (found.size() == dp_pairs) {
     add([](const ComparedRun& run) { return run.report.strategy == kDdpLoop; });
   }
-  if (of_dp == 0 || found.size() == of_dp) found.clear();
+  if (dp_pairs == 0 || found.size() == dp_pairs) found.clear();
   return found;
 }
 

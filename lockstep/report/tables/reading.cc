@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/tables/comparison_sections.h"

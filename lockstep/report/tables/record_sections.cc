@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 #include "lockstep/report/comparison/run_values.h"
 #include "lockstep/report/tables/comparison_sections.h"
 
@@ -17,7 +17,7 @@ using Environment = training::RunEnvironment;
 using training::RunReport;
 
 // Tables with more rows show only the first and the last ones.
-constexpr size_t kMostEpochs = 60;
+constexpr size_t kMaxEpochs = 60;
 
 /// A row of a table: its name, and a function that returns a run's value.
 template <class From>
@@ -137,12 +137,11 @@ std::string metric_cell(const training::Metrics& metrics,
 // Removes the middle rows of a table that is too long.
 void shorten(Section& section) {
   auto& rows = section.rows;
-  if (rows.size() <= kMostEpochs) return;
-  const auto cut = static_cast<ptrdiff_t>(kMostEpochs / 2);
+  if (rows.size() <= kMaxEpochs) return;
+  const auto cut = static_cast<ptrdiff_t>(kMaxEpochs / 2);
   std::vector<std::string> gap(section.header.size(), "-");
-  gap.front() =
-      counted(static_cast<int64_t>(rows.size() - kMostEpochs), "row") +
-      " left out";
+  gap.front() = counted(static_cast<int64_t>(rows.size() - kMaxEpochs), "row") +
+                " left out";
   rows.erase(rows.begin() + cut, rows.end() - cut);
   rows.insert(rows.begin() + cut, std::move(gap));
 }

@@ -1,10 +1,9 @@
+#include "lockstep/base/format.h"
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "lockstep/base/terminal.h"
 
 namespace lockstep::report {
 

@@ -7,8 +7,8 @@
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/device/device.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::tasks {
 

@@ -9,8 +9,8 @@
 #include "lockstep/data/image_source.h"
 #include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/images/memory_format.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::tasks {
 namespace {

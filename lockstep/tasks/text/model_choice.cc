@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/manifest.h"

@@ -10,8 +10,8 @@
 #include "lockstep/device/device.h"
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/tasks/text/text_data.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::tasks {
 

@@ -58,7 +58,7 @@ TextData tokenizer_at(const std::string& path) {
 }
 
 TextData open_tokens(const std::string& folder, const std::string& tokenizer,
-                     std::shared_ptr<const data::Tokenizer> of_model) {
+                     std::shared_ptr<const data::Tokenizer> model_tokenizer) {
   const auto files = data::token_files(folder, "train");
   if (files.empty()) {
     throw DataError(
@@ -72,9 +72,9 @@ TextData open_tokens(const std::string& folder, const std::string& tokenizer,
   TextData data;
   const bool is_path =
       !tokenizer.empty() && tokenizer != "chars" && tokenizer != "bytes";
-  if (of_model) {
+  if (model_tokenizer) {
     data.tokenizer_path = fs::absolute(folder).lexically_normal().string();
-    data.tokenizer = std::move(of_model);
+    data.tokenizer = std::move(model_tokenizer);
   } else if (is_path) {
     if (!fs::exists(tokenizer)) refuse_tokenizer(tokenizer);
     data = tokenizer_at(tokenizer);
@@ -94,7 +94,7 @@ TextData open_tokens(const std::string& folder, const std::string& tokenizer,
 TextData make_tokenizer(const std::string& name, const std::string& text) {
   TextData data;
   if (name == "chars" || name.empty()) {
-    data.tokenizer = data::CharacterTokenizer::of_text(text);
+    data.tokenizer = data::CharacterTokenizer::from_text(text);
   } else if (name == "bytes") {
     data.tokenizer = std::make_shared<data::ByteTokenizer>();
   } else if (fs::exists(name)) {

@@ -13,8 +13,8 @@
 #include "lockstep/models/language/language_model.h"
 #include "lockstep/parallel/parallel_module.h"
 #include "lockstep/tasks/text/text_checkpoint.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::tasks {
 namespace {

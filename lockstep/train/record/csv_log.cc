@@ -99,10 +99,10 @@ void CsvLog::open(int64_t step, bool repeats_evaluation) {
                  metrics_.begin() +
                      static_cast<ptrdiff_t>(cells_of(kFirstColumns).size()));
   std::erase_if(rows, [&](const std::string& row) {
-    const int64_t of_row = step_of(row);
-    const bool is_repeated = repeats_evaluation && of_row == step &&
+    const int64_t row_step = step_of(row);
+    const bool is_repeated = repeats_evaluation && row_step == step &&
                              row.find(",test,") != std::string::npos;
-    return of_row < 0 || of_row > step || is_repeated;
+    return row_step < 0 || row_step > step || is_repeated;
   });
   write_all(rows);
 }

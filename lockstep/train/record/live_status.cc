@@ -13,8 +13,8 @@ namespace {
 
 using monitor::Activity;
 
-constexpr size_t kMostLosses = 512;
-constexpr size_t kMostSpans = 20'000;
+constexpr size_t kMaxLosses = 512;
+constexpr size_t kMaxSpans = 20'000;
 constexpr double kEvery_s = 0.5;
 
 // Returns a rank's status before any step. The rest is filled in later.
@@ -102,7 +102,7 @@ void LiveStatus::keep_loss(int64_t step, double loss) {
       losses.size() > 1 && (losses.back().step - 1) % loss_every_ != 0;
   if (replaces) losses.pop_back();
   losses.push_back({.step = step, .loss = loss});
-  if (losses.size() < kMostLosses) return;
+  if (losses.size() < kMaxLosses) return;
   loss_every_ *= 2;
   const auto is_dropped = [&](const monitor::LossPoint& point) {
     return (point.step - 1) % loss_every_ != 0 && point.step != step;
@@ -157,7 +157,7 @@ void LiveStatus::take_shares() {
   }
   try {
     if (!recording_) {
-      recording_.emplace(static_cast<int>(status_.rank), kMostSpans);
+      recording_.emplace(static_cast<int>(status_.rank), kMaxSpans);
     }
   } catch (const InvalidArgument&) {
     // A rank has at most one recording, and a TraceRecorder has it.

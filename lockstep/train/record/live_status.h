@@ -11,9 +11,9 @@
 #include "lockstep/monitor/job_folder.h"
 #include "lockstep/monitor/rank_status.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_accounts.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

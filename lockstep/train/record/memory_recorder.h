@@ -25,7 +25,7 @@ struct MemorySample {
 /// steps of a run. Every rank records the same steps.
 class MemoryRecorder : public Callback {
  public:
-  static constexpr size_t kMostPoints = 256;
+  static constexpr size_t kMaxPoints = 256;
 
   /// `devices` reads the accounts of this rank's devices.
   explicit MemoryRecorder(std::function<std::vector<DeviceUse>()> devices)
@@ -40,7 +40,7 @@ class MemoryRecorder : public Callback {
  private:
   std::function<std::vector<DeviceUse>()> devices_;
   Stopwatch since_begin_;
-  ThinnedSeries<MemorySample> points_{kMostPoints};
+  ThinnedSeries<MemorySample> points_{kMaxPoints};
 };
 
 }  // namespace lockstep::training

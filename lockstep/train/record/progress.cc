@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/output.h"
 #include "lockstep/base/terminal.h"

@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/host_identity.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/inspect/device_topology.h"
-#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_environment.h"
 
 namespace lockstep::training {
 namespace {

@@ -12,12 +12,12 @@
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/record/progress.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_runner.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

@@ -9,8 +9,8 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/rank_trace.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

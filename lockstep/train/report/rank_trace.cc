@@ -21,7 +21,7 @@ using nlohmann::json;
 // matter if a rank leaves one of them late.
 constexpr int kMoments = 15;
 
-constexpr size_t kMostSpansOfStep = 2000;
+constexpr size_t kMaxSpansOfStep = 2000;
 
 // Returns the identity of this process's monotonic clock. A booted kernel has
 // one for each time namespace.
@@ -197,7 +197,7 @@ std::vector<RankTrace> gather_typical_step(const ProcessGroup& group,
   const auto indices =
       group.all_gather_text(std::to_string(typical_index(own)));
   keep_step(own, std::stoll(indices[0]));
-  keep_longest(own, kMostSpansOfStep);
+  keep_longest(own, kMaxSpansOfStep);
   return typical_step(gather_traces(group, own));
 }
 

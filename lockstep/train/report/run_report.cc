@@ -8,8 +8,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/inspect/recorded_topology.h"
-#include "lockstep/train/report/environment.h"
 #include "lockstep/train/report/report_fields.h"
+#include "lockstep/train/report/run_environment.h"
 
 namespace lockstep {
 

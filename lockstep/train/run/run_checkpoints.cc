@@ -19,7 +19,7 @@
 namespace lockstep::training {
 namespace {
 
-constexpr int kFewestKept = 2;
+constexpr int kMinKept = 2;
 constexpr int kUsuallyKept = 3;
 
 int checkpoints_to_keep(const TrainOptions& options) {
@@ -79,7 +79,7 @@ RunCheckpoints::RunCheckpoints(const Task& task, const TrainOptions& options,
       // The newest checkpoint here is the best one. One older one is kept.
       best_writer_.emplace(
           (std::filesystem::path(options.out_dir()) / "best").string(),
-          kFewestKept, world);
+          kMinKept, world);
     }
   }
 }

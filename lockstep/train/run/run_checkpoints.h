@@ -9,11 +9,11 @@
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

@@ -11,8 +11,8 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/train/run/run.h"
 #include "lockstep/train/run/run_lock.h"
+#include "lockstep/train/run/training_run.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::training {
@@ -91,21 +91,21 @@ RunReport run_training(Task& task, const TrainOptions& options,
   RunHistory history;
   history.identity = identity_of_run(task, context.command, runs++);
   TrainOptions now = options;
-  RunContext around = context;
+  RunContext run_context = context;
   std::optional<RunLock> lock;
   for (;;) {
     std::optional<CommError> lost;
     try {
-      lost = run_once(task, now, around, lock, history);
+      lost = run_once(task, now, run_context, lock, history);
     } catch (const StateDiverged& why) {
-      go_back(now, around.world, why);
+      go_back(now, run_context.world, why);
       ++history.recordings.report.recoveries;
       continue;
     }
     if (!lost) return history.recordings.report;
     // Frees the memory that was shared with the other ranks.
-    around.world = ProcessGroup();
-    if (!context.rejoin(around, now, lockstep::text_of(*lost))) {
+    run_context.world = ProcessGroup();
+    if (!context.rejoin(run_context, now, lockstep::text_of(*lost))) {
       throw CommError(*lost);
     }
     ++history.recordings.report.recoveries;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

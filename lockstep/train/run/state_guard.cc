@@ -17,9 +17,9 @@ namespace {
 
 constexpr const char* kCause =
     "a bit changed in its memory, or its processor computes wrong results";
-constexpr int kMostTimes = 2;
+constexpr int kMaxTimes = 2;
 // A rank that is often wrong is found much earlier.
-constexpr int kMostReturns = 5;
+constexpr int kMaxReturns = 5;
 // Comparing each step takes several percent of its time.
 constexpr int64_t kWatchedComparisons = 10;
 
@@ -90,7 +90,7 @@ bool StateGuard::is_due(int64_t step) const {
 }
 
 void StateGuard::blame(int rank, int64_t step) {
-  if (rank != world_.rank() || ++history_.times_wrong < kMostTimes) return;
+  if (rank != world_.rank() || ++history_.times_wrong < kMaxTimes) return;
   end_of_rank(fmt::format(
       "rank {} had different parameters from the other ranks at step {}",
       world_.rank(), step));
@@ -104,7 +104,7 @@ void StateGuard::note_repaired(int64_t step,
   log_warning("train", fmt::format("{}: two of three computations agree on "
                                    "other gradients, which were used; {}",
                                    what, kCause));
-  if (++history_.times_wrong >= kMostTimes && world_.size() > 1) {
+  if (++history_.times_wrong >= kMaxTimes && world_.size() > 1) {
     end_of_rank(what);
   }
 }
@@ -184,7 +184,7 @@ void StateGuard::explain(int64_t step, const Evidence& evidence) {
 
 void StateGuard::go_back(int64_t step, const Evidence& evidence) {
   history_.farthest = std::max(history_.farthest, step);
-  if (++history_.returns > kMostReturns) {
+  if (++history_.returns > kMaxReturns) {
     throw TrainError(
         {.code = ErrorCode::kParametersDiffer,
          .what = fmt::format("the ranks had different parameters or optimizer "

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "lockstep/parallel/engine.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/run/run_training.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 namespace {

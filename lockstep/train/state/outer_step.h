@@ -6,8 +6,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/module/module_handle.h"
-#include "lockstep/train/options.h"
 #include "lockstep/train/state/stateful.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

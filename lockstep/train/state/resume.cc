@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/snapshot.h"
@@ -313,7 +313,7 @@ void check_settings(const TrainOptions& options, const Plan& plan,
       notes.push_back(text);
     } else if (name != kTotalSteps) {
       changes.push_back(text);
-    } else if (now.contains(kLooksAtTotalSteps)) {
+    } else if (now.contains(kDependsOnTotalSteps)) {
       notes.push_back(text);
     }
   }

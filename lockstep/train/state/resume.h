@@ -7,9 +7,9 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

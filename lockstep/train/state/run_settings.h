@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "lockstep/checkpoint/info.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 
@@ -23,7 +23,7 @@ inline constexpr const char* kDataSha256 = "data_sha256";
 
 /// Name of a setting that a task has if its schedule depends on the end of the
 /// run. A run of another length is then a different run.
-inline constexpr const char* kLooksAtTotalSteps = "schedule_to_the_end";
+inline constexpr const char* kDependsOnTotalSteps = "schedule_to_the_end";
 
 /// Name of the setting that says how many ranks have state of PowerSGD.
 inline constexpr const char* kPowerSgdRanks = "powersgd_ranks";

@@ -2,8 +2,8 @@
 
 #include <deque>
 
-#include "lockstep/train/options.h"
 #include "lockstep/train/state/stateful.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/tensor_layout.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/run_settings.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 namespace {
@@ -49,13 +49,13 @@ OptimizerState entries_of(const OptimizerState& state,
 }
 
 // Returns the states of all ranks, each with its prefix. Collective.
-OptimizerState of_all_ranks(const ProcessGroup& world,
+OptimizerState gather_state(const ProcessGroup& world,
                             const OptimizerState& own) {
   OptimizerState all;
   for (const auto& [name, tensor] : own) {
-    const auto of_ranks = world.all_gather(tensor.contiguous()).result();
-    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      all[prefix_of_rank(static_cast<int64_t>(rank)) + name] = of_ranks[rank];
+    const auto per_rank = world.all_gather(tensor.contiguous()).result();
+    for (size_t rank = 0; rank < per_rank.size(); ++rank) {
+      all[prefix_of_rank(static_cast<int64_t>(rank)) + name] = per_rank[rank];
     }
   }
   return all;
@@ -68,7 +68,7 @@ bool is_of_callback(std::string_view name) {
 // Returns `saved` with the entries that this run has, which are those of
 // `like`. All entries of callbacks are kept, because a callback may make its
 // state in its first step.
-OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
+OptimizerState for_this_run(OptimizerState saved, const OptimizerState& like) {
   std::erase_if(saved, [&](const auto& entry) {
     return is_optional(entry.first) && !is_of_callback(entry.first) &&
            !like.contains(entry.first);
@@ -82,9 +82,9 @@ OptimizerState of_this_run(OptimizerState saved, const OptimizerState& like) {
 // Returns the number of ranks whose state of PowerSGD was saved; nothing if
 // `resumed` does not say.
 std::optional<int64_t> saved_ranks(const Resume& resumed) {
-  constexpr int64_t kMost = 1 << 16;
+  constexpr int64_t kMax = 1 << 16;
   if (!resumed.info.run) return std::nullopt;
-  return saved_number(resumed.info.run->settings, kPowerSgdRanks, kMost);
+  return saved_number(resumed.info.run->settings, kPowerSgdRanks, kMax);
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ OptimizerState StateList::state() const {
   OptimizerState all;
   for (const auto& [prefix, part, of] : parts_) {
     const OptimizerState own = part->state();
-    insert(prefix, of == StateOf::kRank ? of_all_ranks(world_, own) : own, all);
+    insert(prefix, of == StateOf::kRank ? gather_state(world_, own) : own, all);
   }
   return all;
 }
@@ -123,7 +123,7 @@ OptimizerState StateList::state_of_ranks(int64_t ranks) const {
 OptimizerState StateList::read(const Resume& resumed, int64_t ranks) const {
   OptimizerState entries = state_of_ranks(ranks);
   if (resumed.state) {
-    entries = of_this_run(resumed.state->optimizer_state(), entries);
+    entries = for_this_run(resumed.state->optimizer_state(), entries);
   }
   if (world_.size() == 1) return entries;
   // The root has read its state into host memory.
@@ -156,8 +156,8 @@ void StateList::warn_of_dropped(const OptimizerState& entries) const {
   }
   if (dropped.empty()) return;
   const size_t count = dropped.size();
-  constexpr size_t kMostNamed = 3;
-  dropped.resize(std::min(count, kMostNamed));
+  constexpr size_t kMaxNamed = 3;
+  dropped.resize(std::min(count, kMaxNamed));
   log_warning(
       "train",
       fmt::format("{} of the state of callbacks in the checkpoint {} not "
@@ -166,7 +166,7 @@ void StateList::warn_of_dropped(const OptimizerState& entries) const {
                   "state() returned",
                   counted(static_cast<int64_t>(count), "tensor"),
                   count == 1 ? "was" : "were", fmt::join(dropped, ", "),
-                  count > kMostNamed ? ", ..." : ""));
+                  count > kMaxNamed ? ", ..." : ""));
 }
 
 void StateList::load_part(const Part& part, const OptimizerState& entries,

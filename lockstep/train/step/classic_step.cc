@@ -9,7 +9,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
-#include "lockstep/parallel/replicas/not_finite.h"
+#include "lockstep/parallel/replicas/not_finite_report.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/step/step_strategy.h"
 
@@ -57,7 +57,7 @@ ClassicStep::Forward ClassicStep::forward(const StepInput& input) {
   const size_t output_device = context_.plan.output_device;
   const AutocastScope precision(device_type(context_.plan),
                                 autocast_type(context_.options.precision()));
-  const MemoryScope of_output(context_.plan.devices[output_device]);
+  const MemoryScope output_scope(context_.plan.devices[output_device]);
   c10::IValue output = engine_.forward(batch.arguments());
   const Stopwatch watch;
   const TraceSpan span("loss", TraceCategory::kCompute);

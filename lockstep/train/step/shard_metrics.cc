@@ -155,10 +155,10 @@ MetricSums ShardMetrics::reduce(std::vector<double>& extra) {
   MetricSums result;
   for (auto& [name, sums] : sums_) {
     MetricSum& total = result[name];
-    for (MetricSum& of_shard : sums) {
-      total.sum += of_shard.sum;
-      total.weight += of_shard.weight;
-      of_shard = {};
+    for (MetricSum& shard_values : sums) {
+      total.sum += shard_values.sum;
+      total.weight += shard_values.weight;
+      shard_values = {};
     }
   }
   return result;

@@ -6,9 +6,9 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/run_report.h"
 #include "lockstep/train/step/step_strategy.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

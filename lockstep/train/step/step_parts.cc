@@ -58,13 +58,13 @@ ModuleSource make_seeded_module(Task& task, uint64_t seed,
   // replaced. It must not draw them from the generator with which another rank
   // is making its module.
   module.replicate = [replicate = std::move(module.replicate)] {
-    const RandomScope own(RandomState::of_thread());
+    const RandomScope own(RandomState::from_thread());
     return replicate();
   };
   return module;
 }
 
-void tell_agent(StepPhase phase) {
+void report_to_agent(StepPhase phase) {
   switch (phase) {
     case StepPhase::kForward:
       return control::enter(control::Phase::kForward);
@@ -152,7 +152,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .verify_memory(options.verify().every() == 1)
       .bad_links(options.verify().bad_links())
       .output_device(plan.devices[plan.output_device])
-      .on_phase(tell_agent)
+      .on_phase(report_to_agent)
       .on_shard(options.log().shards() ? ShardLines() : OnShard());
 }
 

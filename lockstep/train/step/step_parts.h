@@ -7,11 +7,11 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/power_sgd.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/run_optimizer.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

@@ -11,17 +11,17 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/train/best_evaluation.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/loss_scaler.h"
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/state/spike_guard.h"
 #include "lockstep/train/state/state_list.h"
-#include "lockstep/train/step/agreement.h"
 #include "lockstep/train/step/step_accounts.h"
+#include "lockstep/train/step/step_agreement.h"
 #include "lockstep/train/step/step_parts.h"
 #include "lockstep/train/step/step_strategy.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

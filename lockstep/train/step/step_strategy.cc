@@ -66,8 +66,8 @@ class LocalStep : public ShardedStep {
   StepOutcome agree(const StepInput& input, const StepResult& result) override {
     const bool meets = is_common(input.position);
     if (meets && result.is_finite) outer_.step();
-    return agreement_.of_local_step(result, input.batch.total,
-                                    input.stop_signal, meets);
+    return agreement_.after_local_step(result, input.batch.total,
+                                       input.stop_signal, meets);
   }
   int64_t engine_batch(const data::Batch& batch) const override {
     return batch.samples;
@@ -109,7 +109,7 @@ StepStrategy::StepStrategy(const StepContext& context)
 
 StepOutcome StepStrategy::agree(const StepInput& input,
                                 const StepResult& result) {
-  return agreement_.of_step(result, input.stop_signal);
+  return agreement_.after_step(result, input.stop_signal);
 }
 
 std::vector<int64_t> StepStrategy::split(int64_t batch_size) const {

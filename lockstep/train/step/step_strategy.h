@@ -8,12 +8,12 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/state/outer_step.h"
-#include "lockstep/train/step/agreement.h"
+#include "lockstep/train/step/step_agreement.h"
 #include "lockstep/train/step/step_parts.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

@@ -82,13 +82,13 @@ Tensor combine(const Tensor& a, const Tensor& b, c10d::ReduceOp::RedOpType op) {
 }
 
 /// Combines from the last rank to the first.
-Tensor reduced(const Tensors& of_ranks, const c10d::ReduceOp& op) {
-  Tensor result = of_ranks.back();
-  for (auto it = of_ranks.rbegin() + 1; it != of_ranks.rend(); ++it) {
+Tensor reduced(const Tensors& per_rank, const c10d::ReduceOp& op) {
+  Tensor result = per_rank.back();
+  for (auto it = per_rank.rbegin() + 1; it != per_rank.rend(); ++it) {
     result = combine(result, *it, op.op_);
   }
   if (op.op_ != c10d::ReduceOp::AVG) return result;
-  return result / static_cast<int64_t>(of_ranks.size());
+  return result / static_cast<int64_t>(per_rank.size());
 }
 
 /// Returns what this rank contributes to a reduction.
@@ -97,9 +97,9 @@ Tensor contribution(const Tensor& tensor, const c10d::ReduceOp& op) {
 }
 
 std::string text_without_backtrace(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch != nullptr ? of_torch->what_without_backtrace()
-                             : error.what();
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error != nullptr ? torch_error->what_without_backtrace()
+                                : error.what();
 }
 
 /// The ranks of a communicator, for the kernels of one of them.
@@ -319,15 +319,15 @@ class Simccl final : public c10d::Backend {
 
   WorkPtr gather(Lists& outputs, Tensors& inputs,
                  const c10d::GatherOptions& options) override {
-    const Tensors of_root = outputs.empty() ? Tensors() : outputs[0];
+    const Tensors root_tensors = outputs.empty() ? Tensors() : outputs[0];
     const auto root = static_cast<int>(options.rootRank);
     return launch(
         {.type = OpType::GATHER,
          .is_async = options.asyncOp,
          .root = root,
          .inputs = inputs,
-         .outputs = of_root},
-        [root, to = views_of_kernel(of_root),
+         .outputs = root_tensors},
+        [root, to = views_of_kernel(root_tensors),
          from = view_of_kernel(inputs.at(0))](const ProcessGroup& host) {
           host.gather(to, from, root);
         });
@@ -335,19 +335,20 @@ class Simccl final : public c10d::Backend {
 
   WorkPtr scatter(Tensors& outputs, Lists& inputs,
                   const c10d::ScatterOptions& options) override {
-    const Tensors of_root = inputs.empty() ? Tensors() : inputs[0];
+    const Tensors root_tensors = inputs.empty() ? Tensors() : inputs[0];
     const auto root = static_cast<int>(options.rootRank);
     // The size that all ranks know is that of the outputs.
-    return launch({.type = OpType::SCATTER,
-                   .is_async = options.asyncOp,
-                   .root = root,
-                   .inputs = outputs,
-                   .outputs = outputs,
-                   .others = of_root},
-                  [root, to = view_of_kernel(outputs.at(0)),
-                   from = views_of_kernel(of_root)](const ProcessGroup& host) {
-                    host.scatter(to, from, root);
-                  });
+    return launch(
+        {.type = OpType::SCATTER,
+         .is_async = options.asyncOp,
+         .root = root,
+         .inputs = outputs,
+         .outputs = outputs,
+         .others = root_tensors},
+        [root, to = view_of_kernel(outputs.at(0)),
+         from = views_of_kernel(root_tensors)](const ProcessGroup& host) {
+          host.scatter(to, from, root);
+        });
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, Lists& inputs,
@@ -457,13 +458,13 @@ class Simccl final : public c10d::Backend {
          .outputs = {output}},
         [to = view_of_kernel(output), parts = std::move(parts),
          op = options.reduceOp](const ProcessGroup& host) {
-          Tensors scaled_parts, of_ranks;
+          Tensors scaled_parts, per_rank;
           for (const Tensor& part : parts) {
             scaled_parts.push_back(contribution(part, op).view({-1}));
-            of_ranks.push_back(torch::empty({to.numel()}, to.options()));
+            per_rank.push_back(torch::empty({to.numel()}, to.options()));
           }
-          host.all_to_all(of_ranks, scaled_parts);
-          to.copy_(reduced(of_ranks, op).view(to.sizes()));
+          host.all_to_all(per_rank, scaled_parts);
+          to.copy_(reduced(per_rank, op).view(to.sizes()));
         });
   }
 

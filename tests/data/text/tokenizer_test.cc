@@ -16,14 +16,14 @@ namespace {
 using Ids = std::vector<uint32_t>;
 
 TEST(CharacterTokenizer, NumbersTheCharactersByTheirCodePoints) {
-  const auto tokenizer = CharacterTokenizer::of_text("zaß\n€😀a");
+  const auto tokenizer = CharacterTokenizer::from_text("zaß\n€😀a");
   EXPECT_EQ(tokenizer->vocabulary(), 6);
   EXPECT_EQ(tokenizer->encode("\naz€😀ß"), (Ids{0, 1, 2, 4, 5, 3}));
   EXPECT_EQ(tokenizer->decode(Ids{5, 0, 3}), "😀\nß");
 }
 
 TEST(CharacterTokenizer, RefusesACharacterThatItHasNot) {
-  const auto tokenizer = CharacterTokenizer::of_text("ab");
+  const auto tokenizer = CharacterTokenizer::from_text("ab");
   EXPECT_EQ(error_code_of([&] { tokenizer->encode("abc"); }),
             ErrorCode::kMalformedData);
   EXPECT_EQ(error_code_of([&] { tokenizer->decode(Ids{2}); }),
@@ -36,13 +36,13 @@ TEST(CharacterTokenizer, RefusesWhatIsNotUtf8) {
   for (const std::string text :
        {"\x80", "a\xc3", "\xc3(", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xf0\x9f\x98"}) {
-    EXPECT_EQ(error_code_of([&] { CharacterTokenizer::of_text(text); }),
+    EXPECT_EQ(error_code_of([&] { CharacterTokenizer::from_text(text); }),
               ErrorCode::kMalformedData)
         << text;
   }
   for (const std::string text : {"\x7f", "\xc2\x80", "\xed\x9f\xbf",
                                  "\xee\x80\x80", "\xf4\x8f\xbf\xbf"}) {
-    EXPECT_EQ(CharacterTokenizer::of_text(text)->vocabulary(), 1) << text;
+    EXPECT_EQ(CharacterTokenizer::from_text(text)->vocabulary(), 1) << text;
   }
 }
 
@@ -56,7 +56,7 @@ TEST(ByteTokenizer, TakesAnything) {
 
 TEST(ParseTokenizer, MakesTheSameOneAgain) {
   const std::string text = "a\"\\\n\t€😀";
-  const auto characters = CharacterTokenizer::of_text(text);
+  const auto characters = CharacterTokenizer::from_text(text);
   const auto again = parse_tokenizer(characters->to_json(), "test");
   EXPECT_EQ(again->encode(text), characters->encode(text));
   EXPECT_EQ(again->to_json(), characters->to_json());

@@ -24,7 +24,7 @@ class TestAgent {
   }
   // Returns whether there is nothing to do.
   bool is_idle() const {
-    return actions.signal == 0 && !actions.tells_peers &&
+    return actions.signal == 0 && !actions.notifies_peers &&
            actions.announcement == Announcement::kNone;
   }
 };
@@ -47,7 +47,7 @@ TEST(AgentState, EndsAllWorkersWhenOneFailsAndNoRestartIsLeft) {
   EXPECT_EQ(agent.actions.signal, SIGTERM);
   EXPECT_EQ(agent.actions.targets, Targets::kAll);
   EXPECT_EQ(agent.actions.announcement, Announcement::kNone);
-  EXPECT_TRUE(agent.actions.tells_peers);
+  EXPECT_TRUE(agent.actions.notifies_peers);
   EXPECT_EQ(agent.state.notice.why, "rank 1 failed");
 }
 
@@ -89,7 +89,7 @@ TEST(AgentState, PassesASignalOnAndSaysSoToTheOtherNodes) {
   EXPECT_EQ(agent.actions.signal, SIGINT);
   EXPECT_EQ(agent.state.first_signal, SIGINT);
   EXPECT_EQ(agent.state.requested_signal, SIGINT);
-  EXPECT_TRUE(agent.actions.tells_peers);
+  EXPECT_TRUE(agent.actions.notifies_peers);
   EXPECT_FALSE(agent.state.notice.may_restart);
   EXPECT_NE(agent.state.notice.why.find("alpha"), std::string::npos);
   EXPECT_NE(agent.state.notice.why.find("SIGINT"), std::string::npos);

@@ -20,7 +20,7 @@ using AllCores = std::vector<Cores>;
 AllCores cores_on(const FakeHost& host, NumaBinding binding, int workers,
                   const std::vector<std::string>& gpus = {},
                   const Cores& allowed = FakeHost::all_cores()) {
-  return bind_to_numa(binding, workers, gpus, allowed, host.root()).of_worker;
+  return bind_to_numa(binding, workers, gpus, allowed, host.root()).per_worker;
 }
 
 TEST(NumaBinding, BindsToTheNodeOrTheSocketOfTheGpu) {
@@ -71,7 +71,7 @@ TEST(NumaBinding, DistributesWorkersWithoutGpusOverTheNodes) {
 TEST(NumaBinding, WorksWithAKernelWithoutNuma) {
   const TemporaryFolder empty;
   EXPECT_EQ(
-      bind_to_numa(NumaBinding::kNode, 2, {}, {1, 3}, empty.path()).of_worker,
+      bind_to_numa(NumaBinding::kNode, 2, {}, {1, 3}, empty.path()).per_worker,
       (AllCores{{1, 3}, {1, 3}}));
 }
 

@@ -28,13 +28,13 @@ std::atomic<int> failing_lookups = 0;
 extern "C" int getaddrinfo(const char* node, const char* service,
                            const addrinfo* hints, addrinfo** result) {
   using namespace lockstep::launch;
-  static const auto of_system = reinterpret_cast<decltype(&getaddrinfo)>(
+  static const auto system_failure = reinterpret_cast<decltype(&getaddrinfo)>(
       ::dlsym(RTLD_NEXT, "getaddrinfo"));
   if (node != nullptr && std::string_view(node) == kLateName) {
     if (failing_lookups-- > 0) return EAI_NONAME;
     node = "127.0.0.1";
   }
-  return of_system(node, service, hints, result);
+  return system_failure(node, service, hints, result);
 }
 
 namespace lockstep::launch {

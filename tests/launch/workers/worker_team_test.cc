@@ -66,7 +66,7 @@ TEST(WorkerEnvironment, HasTheJobsCoresIfWorkersComputeOnThem) {
                     .nodes = {{.host = "h", .workers = 2, .role = "r"}}};
   RunOptions options;
   options.workers = 2;
-  options.bound_cores.of_worker = {{1, 3}, {0, 2}};
+  options.bound_cores.per_worker = {{1, 3}, {0, 2}};
   const auto cores = [&] {
     auto variables = worker_variables(options, group, {"127.0.0.1", 1}, 0, 0, 2,
                                       "error.json");

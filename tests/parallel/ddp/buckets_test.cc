@@ -9,14 +9,15 @@ namespace {
 
 using Assignment = std::vector<std::vector<size_t>>;
 
-std::vector<torch::Tensor> of_bytes(const std::vector<int64_t>& sizes) {
+std::vector<torch::Tensor> tensor_with_bytes(
+    const std::vector<int64_t>& sizes) {
   std::vector<torch::Tensor> tensors;
   for (const int64_t size : sizes) tensors.push_back(torch::zeros({size / 4}));
   return tensors;
 }
 
 TEST(AssignBuckets, ClosesABucketThatHasReachedItsLimit) {
-  const auto tensors = of_bytes({400, 400, 400, 400, 400});
+  const auto tensors = tensor_with_bytes({400, 400, 400, 400, 400});
   const std::vector<size_t> order{4, 3, 2, 1, 0};
   EXPECT_EQ(assign_buckets(tensors, order, 400, 800),
             (Assignment{{4}, {3, 2}, {1, 0}}));
@@ -26,7 +27,7 @@ TEST(AssignBuckets, ClosesABucketThatHasReachedItsLimit) {
 }
 
 TEST(AssignBuckets, KeepsTypesApartAndOrdersByCompletion) {
-  std::vector<torch::Tensor> tensors = of_bytes({400, 400, 400});
+  std::vector<torch::Tensor> tensors = tensor_with_bytes({400, 400, 400});
   tensors.push_back(torch::zeros({50}, torch::kDouble));
   tensors.push_back(torch::zeros({50}, torch::kDouble));
   const std::vector<size_t> order{3, 0, 1, 4, 2};
@@ -87,16 +88,16 @@ TEST(GradientBuckets, SumWeightedGradientsWhereTheyLie) {
         torch::zeros({10}), torch::zeros({400, 300}), torch::zeros({3})};
     GradientBuckets buckets(world, parameters, 25 << 20);
     TORCH_CHECK(buckets.applies_weight());
-    const auto gradient = [&](size_t p, int of_rank) -> torch::Tensor {
+    const auto gradient = [&](size_t p, int for_rank) -> torch::Tensor {
       const auto n = parameters[p].numel();
-      return (torch::arange(n) * 0.7F + of_rank).view(parameters[p].sizes());
+      return (torch::arange(n) * 0.7F + for_rank).view(parameters[p].sizes());
     };
     const auto made_by_autograd = [&](const torch::Tensor& value) {
       torch::Tensor leaf = torch::zeros_like(value).requires_grad_();
       (leaf * value).sum().backward();
       return leaf.grad();
     };
-    const auto weight = [](int of_rank) { return of_rank == 0 ? 0.3 : 0.7; };
+    const auto weight = [](int for_rank) { return for_rank == 0 ? 0.3 : 0.7; };
     for (int step = 0; step < 4; ++step) {
       buckets.begin(weight(rank));
       buckets.view(0).copy_(gradient(0, rank));

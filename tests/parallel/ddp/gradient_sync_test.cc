@@ -137,13 +137,13 @@ struct Backward {
 
 void on_two_ranks(const std::function<void(const ProcessGroup& world,
                                            OverlappedSum& sum)>& task) {
-  const auto of_rank = [&](ProcessGroup world) {
+  const auto for_rank = [&](ProcessGroup world) {
     const Partition partition(world, three_parameters());
     OverlappedSum sum(world, three_parameters(), kNames, partition,
                       ZeroStage::kNone, {});
     task(world, sum);
   };
-  EXPECT_EQ(failure_of(2, "tcp", of_rank), "");
+  EXPECT_EQ(failure_of(2, "tcp", for_rank), "");
 }
 
 /// Makes a step in which the gradients of `order` come, each with the value

@@ -28,13 +28,13 @@ inline std::string failure_of(int ranks, const std::string& backend,
   ProcessGroupOptions options;
   options.backend(backend).device_type(tested::kind().type);
   options.timeout(std::chrono::seconds(60)).bad_links(BadLinks::kIgnore);
-  const auto of_rank = [&](const ProcessGroup& world) {
+  const auto run_rank = [&](const ProcessGroup& world) {
     tested::place_of_thread() = {options.device_type(), world.rank(),
                                  world.size()};
     task(world);
   };
   try {
-    spawn(ranks, of_rank, options);
+    spawn(ranks, run_rank, options);
     return {};
   } catch (const std::exception& error) {
     return error.what();

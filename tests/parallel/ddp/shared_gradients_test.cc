@@ -64,7 +64,7 @@ TEST_P(DdpSharedGradients, AddUpToWhatEachBackwardGives) {
 // Large enough to be summed where they lie, if that were their own memory.
 TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
   constexpr int64_t kSize = 100'000;
-  const auto of_rank = [](int rank) {
+  const auto for_rank = [](int rank) {
     return (torch::arange(kSize) * 0.37F + rank).sin().unsqueeze(0);
   };
   for (const Options& options : every_option()) {
@@ -72,8 +72,8 @@ TEST(DdpLargeSharedGradients, AddUpToWhatEachBackwardGives) {
       const MemoryScope scope({c10::kCPU, world.rank(), 2});
       auto net = std::make_shared<PositionsImpl>(kSize);
       Positions model(net, world, options);
-      const Tensor x = of_rank(world.rank());
-      const Tensor mean = (of_rank(0)[0] + of_rank(1)[0]) / 2;
+      const Tensor x = for_rank(world.rank());
+      const Tensor mean = (for_rank(0)[0] + for_rank(1)[0]) / 2;
       for (int round = 0; round < 3; ++round) {
         net->zero_grad();
         for (int step = 1; step < 4; ++step) {
@@ -101,15 +101,15 @@ struct GapsImpl : torch::nn::Module {
 // Whether the gradient is summed separately was decided while the parameter had
 // gaps.
 TEST(DdpLargeSharedGradients, MayLoseTheGapsOfTheirParameters) {
-  const auto of_rank = [](int rank) {
+  const auto for_rank = [](int rank) {
     return (torch::arange(512) * 0.37F + rank).sin().unsqueeze(0);
   };
   const auto task = [&](ProcessGroup world) {
     const MemoryScope scope({c10::kCPU, world.rank(), 2});
     auto net = std::make_shared<GapsImpl>();
     DistributedDataParallel<GapsImpl> model(net, world);
-    const Tensor x = of_rank(world.rank());
-    const Tensor mean = ((of_rank(0) + of_rank(1)) / 2)[0];
+    const Tensor x = for_rank(world.rank());
+    const Tensor mean = ((for_rank(0) + for_rank(1)) / 2)[0];
     const Tensor weight = mean.unsqueeze(1).expand({512, 256});
     for (int step = 0; step < 4; ++step) {
       net->zero_grad();
@@ -251,7 +251,7 @@ TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
 TEST(DdpLargeGradients, AreSummedWhereTheyLie) {
   constexpr int64_t kHidden = 30'000;
   constexpr int64_t kSamples = 7;
-  const auto of_rank = [&](int rank, int step) {
+  const auto for_rank = [&](int rank, int step) {
     auto net = filled(std::make_shared<NetImpl>(kHidden));
     const int64_t first = (2 * step + rank) * kSamples;
     loss_of(net->forward(inputs(first, kSamples)), targets(first, kSamples))
@@ -269,7 +269,7 @@ TEST(DdpLargeGradients, AreSummedWhereTheyLie) {
       const int64_t first = (2 * step + world.rank()) * kSamples;
       loss_of(model(inputs(first, kSamples)), targets(first, kSamples))
           .backward();
-      const auto expected = of_rank(0, step), others = of_rank(1, step);
+      const auto expected = for_rank(0, step), others = for_rank(1, step);
       for (size_t p = 0; p < expected.size(); ++p) {
         expected[p].mul_(0.5).add_(others[p] * 0.5);
       }

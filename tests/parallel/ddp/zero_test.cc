@@ -139,7 +139,7 @@ void expect_code(const std::function<void(const ProcessGroup&)>& act,
             "");
 }
 
-DistributedDataParallelOptions of_stage(ZeroStage zero) {
+DistributedDataParallelOptions with_stage(ZeroStage zero) {
   return DistributedDataParallelOptions().zero(zero).intra_op_threads(1);
 }
 
@@ -147,7 +147,7 @@ TEST(Zero, RefusesALoopOfTheUsersOwn) {
   expect_code(
       [](const ProcessGroup& world) {
         DistributedDataParallel model(new_net(), world,
-                                      of_stage(ZeroStage::kOptimizerState));
+                                      with_stage(ZeroStage::kOptimizerState));
         model->forward(inputs(0, 2));
       },
       ErrorCode::kBadOption);
@@ -157,7 +157,7 @@ TEST(Zero, RefusesACommHook) {
   expect_code(
       [](const ProcessGroup& world) {
         DistributedDataParallel model(new_net(), world,
-                                      of_stage(ZeroStage::kOptimizerState));
+                                      with_stage(ZeroStage::kOptimizerState));
         model->register_comm_hook(allreduce_hook);
         torch::optim::SGD optimizer(model->module()->parameters(), 0.1);
         model->train_step(inputs(0, 2), targets(0, 2), loss_of, optimizer);
@@ -169,7 +169,7 @@ TEST(Zero, RefusesShardsThatAreNoNodesOfTheTree) {
   expect_code(
       [](const ProcessGroup& world) {
         DistributedDataParallel model(
-            new_net(), world, of_stage(ZeroStage::kGradients).shards(3));
+            new_net(), world, with_stage(ZeroStage::kGradients).shards(3));
       },
       ErrorCode::kBadOption);
 }

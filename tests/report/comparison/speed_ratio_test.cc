@@ -11,8 +11,8 @@ namespace {
 
 // Returns the ratio of two rounds with these logarithms. They have mean 0 and
 // standard deviation 1, so the interval is as wide as the quantile of t.
-SpeedRatio of_logarithms(const std::vector<double>& logarithms,
-                         double confidence) {
+SpeedRatio ratio_from_logarithms(const std::vector<double>& logarithms,
+                                 double confidence) {
   std::vector<double> ours, theirs;
   for (const double value : logarithms) {
     ours.push_back(1);
@@ -26,16 +26,17 @@ SpeedRatio of_logarithms(const std::vector<double>& logarithms,
 // it is 9.925 with 2.
 TEST(SpeedRatio, HasStudentsInterval) {
   const double root = std::sqrt(0.5);  // {root, -root} has deviation 1
-  EXPECT_NEAR(std::log(of_logarithms({root, -root}, 0.95).interval->high),
-              12.706 / std::sqrt(2), 1e-3);
-  EXPECT_NEAR(std::log(of_logarithms({1, 0, -1}, 0.95).interval->high),
+  EXPECT_NEAR(
+      std::log(ratio_from_logarithms({root, -root}, 0.95).interval->high),
+      12.706 / std::sqrt(2), 1e-3);
+  EXPECT_NEAR(std::log(ratio_from_logarithms({1, 0, -1}, 0.95).interval->high),
               4.303 / std::sqrt(3), 1e-3);
-  EXPECT_NEAR(std::log(of_logarithms({1, 0, -1}, 0.99).interval->low),
+  EXPECT_NEAR(std::log(ratio_from_logarithms({1, 0, -1}, 0.99).interval->low),
               -9.925 / std::sqrt(3), 1e-3);
   const double nine = std::sqrt(9.0 / 10);
-  EXPECT_NEAR(std::log(of_logarithms({nine, -nine, nine, -nine, nine, -nine,
-                                      nine, -nine, nine, -nine},
-                                     0.95)
+  EXPECT_NEAR(std::log(ratio_from_logarithms({nine, -nine, nine, -nine, nine,
+                                              -nine, nine, -nine, nine, -nine},
+                                             0.95)
                            .interval->high),
               2.262 / std::sqrt(10), 1e-3);
 }
@@ -81,15 +82,15 @@ TEST(SpeedRatio, CoversTheTruthAsOftenAsItSays) {
 }
 
 TEST(LookRounds, GrowByHalf) {
-  EXPECT_EQ(look_rounds(3, 10), (std::vector<int64_t>{3, 5, 8, 10}));
-  EXPECT_EQ(look_rounds(3, 3), std::vector<int64_t>{3});
-  EXPECT_EQ(look_rounds(3, 4), (std::vector<int64_t>{3, 4}));
-  EXPECT_EQ(look_rounds(1, 4), (std::vector<int64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(verdict_rounds(3, 10), (std::vector<int64_t>{3, 5, 8, 10}));
+  EXPECT_EQ(verdict_rounds(3, 3), std::vector<int64_t>{3});
+  EXPECT_EQ(verdict_rounds(3, 4), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(verdict_rounds(1, 4), (std::vector<int64_t>{1, 2, 3, 4}));
 }
 
 TEST(Confidence, IsSharedByTheLooks) {
-  EXPECT_DOUBLE_EQ(confidence_of_look(1), 0.95);
-  EXPECT_DOUBLE_EQ(confidence_of_look(4), 0.9875);
+  EXPECT_DOUBLE_EQ(confidence_of_verdict(1), 0.95);
+  EXPECT_DOUBLE_EQ(confidence_of_verdict(4), 0.9875);
 }
 
 TEST(RatioText, SaysWhatMayBeChance) {

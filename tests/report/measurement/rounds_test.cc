@@ -1,5 +1,3 @@
-#include "lockstep/report/measurement/rounds.h"
-
 #include <cmath>
 #include <random>
 #include <string>
@@ -7,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/report/measurement/comparison_rounds.h"
 #include "lockstep/report/tables/comparison_sections.h"
 #include "tests/report/canned.h"
 

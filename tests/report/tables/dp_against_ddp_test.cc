@@ -13,7 +13,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-Comparison of_strategies(const std::vector<std::string>& strategies) {
+Comparison with_strategies(const std::vector<std::string>& strategies) {
   Comparison comparison;
   for (const auto& strategy : strategies) {
     const size_t devices = strategy == "single" ? 1 : 2;
@@ -27,7 +27,7 @@ Comparison of_strategies(const std::vector<std::string>& strategies) {
 }
 
 TEST(DpAgainstDdp, FillsThePracticalsFourRows) {
-  auto comparison = of_strategies({"single", "ddp", "dp-classic"});
+  auto comparison = with_strategies({"single", "ddp", "dp-classic"});
   auto& classic = comparison.runs[2].report;
   classic.devices[0].memory_peak_bytes = 120 << 20;
   classic.devices[1].memory_peak_bytes = 40 << 20;
@@ -50,21 +50,21 @@ TEST(DpAgainstDdp, FillsThePracticalsFourRows) {
 
 TEST(DpAgainstDdp, IsThereOnlyWhereBothWereMeasured) {
   EXPECT_TRUE(
-      dp_against_ddp_section(of_strategies({"single", "dp"})).rows.empty());
+      dp_against_ddp_section(with_strategies({"single", "dp"})).rows.empty());
   EXPECT_TRUE(
-      dp_against_ddp_section(of_strategies({"single", "ddp"})).rows.empty());
-  EXPECT_EQ(dp_against_ddp_section(of_strategies({"dp", "ddp-loop"})).header,
+      dp_against_ddp_section(with_strategies({"single", "ddp"})).rows.empty());
+  EXPECT_EQ(dp_against_ddp_section(with_strategies({"dp", "ddp-loop"})).header,
             (Row{"Aspect", "dp", "ddp-loop"}));
   EXPECT_EQ(
-      dp_against_ddp_section(of_strategies({"dp-loop", "ddp-loop"})).header,
+      dp_against_ddp_section(with_strategies({"dp-loop", "ddp-loop"})).header,
       (Row{"Aspect", "dp-loop", "ddp-loop"}));
   EXPECT_EQ(
-      dp_against_ddp_section(of_strategies({"dp", "ddp", "ddp-loop"})).header,
+      dp_against_ddp_section(with_strategies({"dp", "ddp", "ddp-loop"})).header,
       (Row{"Aspect", "dp", "ddp"}));
 }
 
 TEST(DpAgainstDdp, IsShownInEightyColumnsAndOnThePage) {
-  const auto comparison = of_strategies({"dp-classic", "dp", "ddp"});
+  const auto comparison = with_strategies({"dp-classic", "dp", "ddp"});
   const std::string text = to_text(comparison, Colour::kNever);
   const auto at = text.find("\nDP against DDP\n");
   ASSERT_NE(at, std::string::npos) << text;

@@ -57,7 +57,7 @@ TEST(NumaBindingAndTorch, ChooseTheSameCores) {
                                     allowed, host.root());
     for (size_t rank = 0; rank < gpus.size(); ++rank) {
       ours += fmt::format("{} {} {}\n", name, rank,
-                          fmt::join(bound.of_worker[rank], ","));
+                          fmt::join(bound.per_worker[rank], ","));
     }
   }
   const TemporaryFolder folder;

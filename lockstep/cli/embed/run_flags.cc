@@ -1,4 +1,4 @@
-#include "lockstep/cli/embed/run_options.h"
+#include "lockstep/cli/embed/run_flags.h"
 
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"

@@ -1,4 +1,4 @@
-#include "lockstep/store/connection.h"
+#include "lockstep/store/store_connection.h"
 
 #include <array>
 #include <cerrno>
@@ -29,16 +29,16 @@ void notice_a_lost_host(int fd) {
 Connection::Connection(Number number, FileDescriptor socket, Time now)
     : number_(number),
       socket_(std::move(socket)),
-      address_(SocketAddress::of_peer(socket_.get()).text()),
+      address_(SocketAddress::from_peer(socket_.get()).text()),
       since_(now),
-      in_(kMostHandshakeBytes) {
+      in_(kMaxHandshakeBytes) {
   notice_a_lost_host(fd());
 }
 
 bool Connection::read_some() {
   std::array<char, 65536> buffer;
   // A client that has not yet proven its key may only send a few bytes.
-  const size_t most = session ? buffer.size() : 2 * kMostHandshakeBytes;
+  const size_t most = session ? buffer.size() : 2 * kMaxHandshakeBytes;
   const ssize_t got = ::recv(fd(), buffer.data(), most, 0);
   if (got > 0) {
     in_.add({buffer.data(), static_cast<size_t>(got)});

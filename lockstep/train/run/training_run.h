@@ -12,8 +12,6 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/options.h"
-#include "lockstep/train/plan.h"
 #include "lockstep/train/record/csv_log.h"
 #include "lockstep/train/record/live_status.h"
 #include "lockstep/train/record/memory_recorder.h"
@@ -26,6 +24,8 @@
 #include "lockstep/train/state/resume.h"
 #include "lockstep/train/step/step_runner.h"
 #include "lockstep/train/task.h"
+#include "lockstep/train/train_options.h"
+#include "lockstep/train/training_plan.h"
 
 namespace lockstep::training {
 

@@ -1,12 +1,12 @@
-#include "lockstep/train/plan.h"
+#include "lockstep/train/training_plan.h"
 
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/train/best_evaluation.h"
 
@@ -14,7 +14,7 @@ namespace lockstep::training {
 namespace {
 
 // The most shards or threads, as on the command line.
-constexpr int64_t kMostSaved = 4096;
+constexpr int64_t kMaxSaved = 4096;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& expected,
                          const std::string& fix, const std::string& got = "") {
@@ -364,15 +364,15 @@ Plan make_plan(const TrainOptions& options, const ProcessGroup& world,
     const int64_t shards =
         options.shards() > 0
             ? options.shards()
-            : saved_number(saved, "shards", kMostSaved).value_or(0);
+            : saved_number(saved, "shards", kMaxSaved).value_or(0);
     plan.shards = shards_of(shards, plan.world_size, plan.devices);
   }
   check_shards_of_ranks(options.communication(), plan.shards, world.size());
   plan.intra_op_threads =
       options.intra_op_threads() > 0
           ? options.intra_op_threads()
-          : static_cast<int>(saved_number(saved, "intra_op_threads", kMostSaved)
-                                 .value_or(0));
+          : static_cast<int>(
+                saved_number(saved, "intra_op_threads", kMaxSaved).value_or(0));
   if (plan.intra_op_threads == 0) {
     const bool is_host = plan.devices.front().is_cpu();
     plan.intra_op_threads =

@@ -1,4 +1,4 @@
-#include "lockstep/cli/options.h"
+#include "lockstep/cli/command_options.h"
 
 #include <algorithm>
 

@@ -35,7 +35,7 @@ using GoesOn = std::function<void(const std::string& why)>;
 
 /// Measures in rounds, each of which runs every contender once. It stops when
 /// the verdict for each compared pair is clear, or after `limits.most` rounds.
-/// Verdicts are checked after look_rounds() rounds. Each round starts with
+/// Verdicts are checked after verdict_rounds() rounds. Each round starts with
 /// another contender (A B C, B C A, C A B), so that none benefits from its
 /// position. Unless there is only one round, the first contender runs once
 /// before the rounds without being counted, because a machine that was idle is

@@ -55,19 +55,19 @@ class Agreement {
   ShardMetrics& metrics() { return metrics_; }
 
   /// Returns the outcome of a step of all ranks. Collective.
-  StepOutcome of_step(const StepResult& result, int stop_signal);
+  StepOutcome after_step(const StepResult& result, int stop_signal);
   /// Returns the outcome of a step that this rank made by itself, with a batch
   /// of `samples` over all ranks. `is_common`: the ranks meet after this step,
   /// which is collective, and the outcome covers all of them. Otherwise it
   /// covers this rank, and no rank stops.
-  StepOutcome of_local_step(const StepResult& result, int64_t samples,
-                            int stop_signal, bool is_common);
+  StepOutcome after_local_step(const StepResult& result, int64_t samples,
+                               int stop_signal, bool is_common);
 
  private:
   ProcessGroup world_;
   LossReduction reduction_;
   ShardMetrics metrics_;
-  std::optional<ShardMetrics> of_ranks_;  // sums of local steps, by rank
+  std::optional<ShardMetrics> rank_metrics_;  // sums of local steps, by rank
 };
 
 }  // namespace lockstep::training

@@ -7,8 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/device.h"
 #include "lockstep/report/comparison/comparison.h"
+#include "lockstep/report/measurement/comparison_rounds.h"
 #include "lockstep/report/measurement/pytorch_peer.h"
-#include "lockstep/report/measurement/rounds.h"
 
 namespace lockstep::report {
 

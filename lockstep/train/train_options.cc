@@ -1,5 +1,5 @@
 // The names of values in options.
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/report/environment.h"
+#include "lockstep/train/report/run_environment.h"
 
 #include <array>
 #include <fstream>
@@ -13,9 +13,9 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"
 

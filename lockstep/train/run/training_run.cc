@@ -1,4 +1,4 @@
-#include "lockstep/train/run/run.h"
+#include "lockstep/train/run/training_run.h"
 
 #include <algorithm>
 #include <csignal>
@@ -13,9 +13,9 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/control/worker_side.h"
@@ -77,7 +77,7 @@ int64_t count_steps(const TrainOptions& options, int64_t batches) {
   return std::min(limit, options.epochs() * batches);
 }
 
-constexpr size_t kMostRanksShown = 8;
+constexpr size_t kMaxRanksShown = 8;
 
 // Adds the seconds of its lifetime to a sum.
 class TimeScope {
@@ -435,7 +435,7 @@ void Run::write_recording() {
     });
     traces = typical_step(traces);
   }
-  if (traces.size() > kMostRanksShown) traces.resize(kMostRanksShown);
+  if (traces.size() > kMaxRanksShown) traces.resize(kMaxRanksShown);
   log_.report().time_line = std::move(traces);
 }
 

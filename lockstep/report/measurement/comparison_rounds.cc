@@ -1,15 +1,15 @@
-#include "lockstep/report/measurement/rounds.h"
+#include "lockstep/report/measurement/comparison_rounds.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "lockstep/base/terminal.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::report {
 namespace {
 
-constexpr size_t kMostNamed = 2;
+constexpr size_t kMaxNamed = 2;
 
 // Returns true if a user wants to know which of the two runs is faster.
 bool is_compared(const Comparison& comparison, size_t run, size_t other) {
@@ -40,11 +40,11 @@ std::string why_more(const std::vector<std::string>& open, int64_t rounds,
                      int64_t more) {
   std::string text = fmt::format("after {} it is not clear whether ",
                                  counted(rounds, "round"));
-  for (size_t i = 0; i < std::min(open.size(), kMostNamed); ++i) {
+  for (size_t i = 0; i < std::min(open.size(), kMaxNamed); ++i) {
     text += (i > 0 ? ", " : "") + open[i];
   }
-  if (open.size() > kMostNamed) {
-    text += fmt::format(", and {} more", open.size() - kMostNamed);
+  if (open.size() > kMaxNamed) {
+    text += fmt::format(", and {} more", open.size() - kMaxNamed);
   }
   return text + ": " + counted(more, "more round");
 }
@@ -60,13 +60,14 @@ std::string Contender::label() const {
 Comparison measure_rounds(const std::vector<Contender>& contenders,
                           const RoundLimits& limits,
                           const MeasureRound& measure, const GoesOn& goes_on) {
-  const std::vector<int64_t> looks = look_rounds(limits.least, limits.most);
+  const std::vector<int64_t> verdicts =
+      verdict_rounds(limits.least, limits.most);
   std::vector<std::vector<Measurement>> measured(contenders.size());
   Comparison comparison;
-  comparison.confidence = confidence_of_look(looks.size());
+  comparison.confidence = confidence_of_verdict(verdicts.size());
   if (limits.most > 1) measure(0, 0);
   int64_t round = 0;
-  for (const int64_t look : looks) {
+  for (const int64_t look : verdicts) {
     while (round < look) {
       ++round;
       for (size_t i = 0; i < contenders.size(); ++i) {
@@ -81,10 +82,11 @@ Comparison measure_rounds(const std::vector<Contender>& contenders,
       comparison.runs.push_back(pool(contenders[i].engine, measured[i]));
     }
     relate(comparison);
-    if (look == looks.back()) break;
+    if (look == verdicts.back()) break;
     const std::vector<std::string> open = open_verdicts(comparison);
     if (open.empty()) break;
-    const int64_t next = *std::upper_bound(looks.begin(), looks.end(), look);
+    const int64_t next =
+        *std::upper_bound(verdicts.begin(), verdicts.end(), look);
     goes_on(why_more(open, round, next - round));
   }
   return comparison;

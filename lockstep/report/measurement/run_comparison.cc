@@ -1,4 +1,4 @@
-#include "lockstep/report/measurement/compare.h"
+#include "lockstep/report/measurement/run_comparison.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::report {
 namespace {
@@ -157,11 +157,11 @@ Measurement measure(const Process& process) {
 // A machine that is busy now will probably also be busy during the measurement.
 void warn_if_busy(const CompareProgress& progress,
                   const std::function<bool()>& stop) {
-  constexpr double kLookS = 1;
+  constexpr double kIdleSampleS = 1;
   constexpr std::chrono::milliseconds kPiece{50};
   const Stopwatch watch;
   const LoadWatch load_watch;
-  while (watch.seconds() < kLookS && !stop()) {
+  while (watch.seconds() < kIdleSampleS && !stop()) {
     std::this_thread::sleep_for(kPiece);
   }
   const auto load = load_watch.load();
@@ -204,14 +204,16 @@ Comparison run_compare(const CompareOptions& options,
   }
   warn_if_busy(progress, stop);
   std::vector<MachineLoad> loads;
-  const auto looks = look_rounds(options.rounds.least, options.rounds.most);
+  const auto verdicts =
+      verdict_rounds(options.rounds.least, options.rounds.most);
   int64_t counted_runs = 0;
   const auto measure_round = [&](size_t contender, int64_t round) {
-    const int64_t look = *std::lower_bound(looks.begin(), looks.end(), round);
+    const int64_t next =
+        *std::lower_bound(verdicts.begin(), verdicts.end(), round);
     progress.runs({.label = contenders[contender].label(),
                    .round = round,
-                   .until_round = look,
-                   .runs_left = look * static_cast<int64_t>(contenders.size()) -
+                   .until_round = next,
+                   .runs_left = next * static_cast<int64_t>(contenders.size()) -
                                 counted_runs});
     const LoadWatch watch;
     Measurement measured = measure(processes[contender]);

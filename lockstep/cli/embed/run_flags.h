@@ -9,7 +9,7 @@
 
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/embed/ranks.h"
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::cli {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/step/agreement.h"
+#include "lockstep/train/step/step_agreement.h"
 
 #include <algorithm>
 
@@ -41,10 +41,10 @@ Agreement::Agreement(const ProcessGroup& world, int64_t shards, bool is_local,
     : world_(world),
       reduction_(reduction),
       metrics_(is_local ? ProcessGroup() : world, shards) {
-  if (is_local) of_ranks_.emplace(world, world.size());
+  if (is_local) rank_metrics_.emplace(world, world.size());
 }
 
-StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
+StepOutcome Agreement::after_step(const StepResult& result, int stop_signal) {
   std::vector<double> ranks_by_signal = count_signal(stop_signal);
   std::optional<AllReduceSpan> span;
   if (world_.size() > 1) span.emplace(world_.rank(), "outcome");
@@ -59,8 +59,9 @@ StepOutcome Agreement::of_step(const StepResult& result, int stop_signal) {
   return outcome;
 }
 
-StepOutcome Agreement::of_local_step(const StepResult& result, int64_t samples,
-                                     int stop_signal, bool is_common) {
+StepOutcome Agreement::after_local_step(const StepResult& result,
+                                        int64_t samples, int stop_signal,
+                                        bool is_common) {
   std::vector<double> none;
   const MetricSums own_sums = metrics_.reduce(none);
   StepOutcome outcome{.metrics = means_of(own_sums),
@@ -79,9 +80,9 @@ StepOutcome Agreement::of_local_step(const StepResult& result, int64_t samples,
   }
   own.emplace_back("loss", scalar(result.loss),
                    scalar(is_sum ? 1 : result.weight));
-  of_ranks_->add(world_.rank(), result.samples, own);
+  rank_metrics_->add(world_.rank(), result.samples, own);
   std::vector<double> ranks_by_signal = count_signal(stop_signal);
-  const MetricSums sums = of_ranks_->reduce(ranks_by_signal);
+  const MetricSums sums = rank_metrics_->reduce(ranks_by_signal);
   outcome.metrics = means_of(sums);
   const MetricSum& loss = sums.at("loss");
   if (is_sum) outcome.metrics["loss"] = loss.sum;

@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
-#include "lockstep/train/options.h"
+#include "lockstep/train/train_options.h"
 
 namespace lockstep::training {
 
