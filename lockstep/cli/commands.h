@@ -24,11 +24,9 @@ void add_simulate(CLI::App& app);
 void add_top(CLI::App& app);
 void add_data(CLI::App& app);
 void add_tokenize(CLI::App& app);
-void add_doctor(CLI::App& app);
 void add_topo(CLI::App& app);
 void add_check(CLI::App& app);
 /// Hidden. Checks the links between devices in a process that has a deadline.
-void add_check_links(CLI::App& app);
 void add_completion(CLI::App& app);
 /// Hidden. Prints the manual page that is installed.
 void add_man(CLI::App& app);

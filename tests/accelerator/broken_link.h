@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -11,7 +10,6 @@
 
 #include "lockstep/device/links/links.h"
 #include "tests/accelerator/sim/accelerator.h"
-#include "tests/base/temporary_folder.h"
 
 // A link between simulated devices whose peer copies arrive changed.
 namespace lockstep::sim::links {
@@ -65,26 +63,16 @@ inline std::shared_ptr<Copies> break_link(const BrokenLink& link) {
   return copies;
 }
 
-/// Tests check in this process, which has the faults, and keep no findings.
 class LinksOnAccelerator : public testing::Test {
  protected:
-  LinksOnAccelerator() {
-    ::setenv("LOCKSTEP_PROGRAM", "/no/such/program", 1);
-    ::setenv("LOCKSTEP_CACHE_DIR", folder_.path().c_str(), 1);
-    restore();
-  }
-  ~LinksOnAccelerator() override {
-    restore();
-    ::unsetenv("LOCKSTEP_PROGRAM");
-    ::unsetenv("LOCKSTEP_CACHE_DIR");
-  }
+  LinksOnAccelerator() { restore(); }
+  ~LinksOnAccelerator() override { restore(); }
   static void restore() {
     set_faults({});
     forget_copy_paths();
   }
 
  private:
-  TemporaryFolder folder_;
 };
 
 }  // namespace lockstep::sim::links

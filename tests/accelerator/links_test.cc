@@ -4,8 +4,6 @@
 #include "lockstep/device/links/links.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -94,20 +92,6 @@ TEST_F(LinksOnAccelerator, ThatFailNowAndThenAreFoundByMoreRounds) {
   EXPECT_EQ(copies->broken, 50);
 }
 
-// The program of the child has no simulated devices.
-TEST_F(LinksOnAccelerator, AreCheckedHereIfTheChildDoesNotHaveTheDevices) {
-  const std::string program = LOCKSTEP_BINARY_DIR "/bin/lockstep";
-  if (!std::filesystem::exists(program)) {
-    GTEST_SKIP() << program << " is not built";
-  }
-  ::setenv("LOCKSTEP_PROGRAM", program.c_str(), 1);
-  break_link({});
-  const auto findings =
-      check_links_in_child(links_between(first_devices(2)), short_check());
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].kind, Kind::kChanged);
-}
-
 TEST_F(LinksOnAccelerator, AreStagedIfTheyAreBadAndDirectIfTheyAreNot) {
   break_link({.from = 1, .to = 0});
   LogCapture log;
@@ -135,16 +119,6 @@ TEST_F(LinksOnAccelerator, ThatAreBadEndARunIfItIsToldSo) {
       ErrorCode::kBadLink);
   guard_links(first_devices(2), BadLinks::kIgnore);
   EXPECT_FALSE(chosen_path({device(1), device(0)}));
-}
-
-// Nothing tells these devices from those that the next process may have.
-TEST_F(LinksOnAccelerator, AreCheckedAgainByTheNextProcess) {
-  guard_links(first_devices(2), BadLinks::kStage);
-  forget_copy_paths();  // as a new process
-  break_link({});
-  EXPECT_EQ(
-      error_code_of([] { guard_links(first_devices(2), BadLinks::kStop); }),
-      ErrorCode::kBadLink);
 }
 
 TEST_F(LinksOnAccelerator, WithoutPeerAccessGoOverTheHostAndAreRight) {

@@ -46,12 +46,12 @@ using Words = std::vector<std::string>;
 
 TEST(BashCompletion, OffersSubcommands) {
   EXPECT_EQ(bash_offers("lockstep tr"), Words{"train"});
-  EXPECT_EQ(bash_offers("lockstep d"), (Words{"data", "doctor"}));
+  EXPECT_EQ(bash_offers("lockstep ch"), Words{"check"});
 }
 
 TEST(BashCompletion, OffersTheOptionsOfTheSubcommand) {
   EXPECT_EQ(bash_offers("lockstep train --batch"), Words{"--batch-size"});
-  EXPECT_EQ(bash_offers("lockstep doctor --batch"), Words{});
+  EXPECT_EQ(bash_offers("lockstep check --batch"), Words{});
 }
 
 TEST(BashCompletion, OffersTheChoicesOfAnOption) {
@@ -111,11 +111,11 @@ TEST(FishCompletion, OffersTheChoicesOfAnOption) {
   const auto result = run_shell(
       "fish",
       "$LOCKSTEP completion fish | source; "
-      "complete -C 'lockstep train --strategy dp'; complete -C 'lockstep doc'");
+      "complete -C 'lockstep train --strategy dp'; complete -C 'lockstep ch'");
   EXPECT_TRUE(result.ok()) << result.err;
   EXPECT_EQ(result.out.find("dp"), 0u) << result.out;
   EXPECT_NE(result.out.find("\ndp-classic"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("\ndoctor\t"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("\ncheck\t"), std::string::npos) << result.out;
 }
 
 TEST(FishCompletion, IsValidWhateverTheDescriptions) {

@@ -26,7 +26,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
-#include "lockstep/base/process.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/control/worker_side.h"
 #include "tests/faults/link_faults.h"
@@ -131,7 +130,6 @@ int main(int argc, char** argv) {
       on_phase(lockstep::control::Phase::kStart, 0);
     }
   }
-  ::setenv("LOCKSTEP_PROGRAM", lockstep::own_program().c_str(), 0);
   lockstep::inject_link_faults_of_environment();
   return lockstep::cli::run_program(argc, argv);
 }

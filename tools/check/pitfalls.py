@@ -39,7 +39,7 @@ EXEMPT = {
     "lockstep/device/links/link_advice.cc", "lockstep/inspect/nvml.cc",
     "lockstep/launch/workers/hang.cc",
     "lockstep/report/comparison/machine_load.cc",
-    "lockstep/report/doctor/host_facts.cc", "lockstep/train/report/run_environment.cc",
+    "lockstep/report/check/host_facts.cc", "lockstep/train/report/run_environment.cc",
 }
 # They print or record the whole message of an error.
 PRINT_ERRORS = {

@@ -23,7 +23,7 @@ LAYERS = (
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
     "report/comparison", "report/tables", "report/charts", "report/page",
-    "report/measurement", "report/collectives", "report/doctor", "report",
+    "report/measurement", "report/collectives", "report/check", "report",
     "cli",
 )
 

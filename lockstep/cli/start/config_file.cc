@@ -14,6 +14,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/gone.h"
 
 namespace lockstep::cli {
 namespace {
@@ -54,6 +55,10 @@ const CLI::Option& option_of(const CLI::App& command, const std::string& path,
     if (name.empty() || name == kConfig || name == "help") continue;
     if (name == key) return *option;
     names.push_back(name);
+  }
+  if (const auto instead = instead_of_option("--" + key); !instead.empty()) {
+    refuse_config(
+        path, fmt::format("the option {} is gone; {}", quote(key), instead));
   }
   const std::string near = nearest(key, names);
   refuse_config(

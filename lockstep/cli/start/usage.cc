@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/gone.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -45,6 +46,9 @@ const CLI::App& chosen_command(const CLI::App& app) {
 }
 
 std::string unknown_command(const CLI::App& app, const std::string& name) {
+  if (const auto instead = instead_of_command(name); !instead.empty()) {
+    return fmt::format("[usage] the command '{}' is gone; {}", name, instead);
+  }
   return fmt::format("[usage] unknown command '{}'; {}", name,
                      did_you_mean(name, command_names(app)));
 }
@@ -52,6 +56,9 @@ std::string unknown_command(const CLI::App& app, const std::string& name) {
 std::string unknown_option(const CLI::App& command, const std::string& given,
                            const std::string& help) {
   std::string name = given.substr(0, given.find('='));
+  if (const auto instead = instead_of_option(name); !instead.empty()) {
+    return fmt::format("[usage] the option '{}' is gone; {}", name, instead);
+  }
   const size_t dashes = std::min(name.find_first_not_of('-'), name.size());
   const std::string near = nearest(name.substr(dashes), option_names(command));
   const std::string hint =

@@ -66,18 +66,4 @@ std::optional<LinkFinding> check_copy(const LinkCopy& copy, int round);
 std::vector<LinkFinding> check_links(std::span<const Link> links,
                                      const LinkCheckOptions& options);
 
-/// Does the same in a child process, so that a copy that hangs ends with it.
-/// The program is the one that the variable LOCKSTEP_PROGRAM names, this
-/// program if it is `lockstep`, or the one in the PATH. If there is no such
-/// program, or it does not have these devices, the check runs in this process.
-std::vector<LinkFinding> check_links_in_child(std::span<const Link> links,
-                                              const LinkCheckOptions& options);
-
-/// Returns the findings as JSON, as the child writes them for its parent.
-std::string format_findings(const std::vector<LinkFinding>& findings);
-/// Returns the findings in `text` that are about `links`. For any other text,
-/// throws InvalidArgument or an exception of nlohmann::json.
-std::vector<LinkFinding> parse_findings(const std::string& text,
-                                        std::span<const Link> links);
-
 }  // namespace lockstep

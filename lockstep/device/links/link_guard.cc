@@ -10,7 +10,6 @@
 #include "lockstep/base/log.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_advice.h"
-#include "lockstep/device/links/link_cache.h"
 #include "lockstep/device/links/special_links.h"
 
 namespace lockstep {
@@ -26,17 +25,6 @@ std::vector<Link> not_checked(std::span<const Device> devices) {
   std::erase_if(links,
                 [](const Link& link) { return chosen_path(link).has_value(); });
   return links;
-}
-
-std::vector<LinkFinding> findings_of(std::span<const Link> links) {
-  // Findings about links that a test breaks are not stored, because they are
-  // not facts about the machine.
-  if (has_copy_hook()) return check_links_in_child(links, {});
-  const LinkCache cache = LinkCache::for_this_machine();
-  if (auto known = cache.find(links)) return *std::move(known);
-  auto findings = check_links_in_child(links, {});
-  cache.save(links, findings);
-  return findings;
 }
 
 }  // namespace
@@ -58,7 +46,7 @@ std::string describe_bad_links(const std::vector<LinkFinding>& findings) {
 
 std::vector<LinkFinding> find_bad_links(std::span<const Device> devices) {
   if (!may_be_bad(devices)) return {};
-  return check_links_in_child(links_between(devices), {});
+  return check_links(links_between(devices), {});
 }
 
 void guard_links(std::span<const Device> devices, BadLinks bad_links) {
@@ -67,7 +55,7 @@ void guard_links(std::span<const Device> devices, BadLinks bad_links) {
   const std::lock_guard lock(one_at_a_time);
   const std::vector<Link> links = not_checked(devices);
   if (links.empty()) return;
-  const std::vector<LinkFinding> findings = findings_of(links);
+  const std::vector<LinkFinding> findings = check_links(links, {});
   if (!findings.empty() && bad_links == BadLinks::kStop) {
     throw DeviceError(
         {.code = ErrorCode::kBadLink,

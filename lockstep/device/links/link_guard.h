@@ -11,9 +11,8 @@
 namespace lockstep {
 
 /// Checks the links between `devices` before training uses them, once per
-/// process. The results for GPUs of NVIDIA are kept on disk and are valid while
-/// GPUs, driver and boot are the same. Slices of the host share its memory, and
-/// are checked only if a test breaks their links.
+/// process. Slices of the host share its memory, and are checked only if a test
+/// breaks their links.
 ///
 /// Throws DeviceError with kStop if a link is bad.
 void guard_links(std::span<const Device> devices, BadLinks bad_links);

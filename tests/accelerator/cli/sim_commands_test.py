@@ -21,8 +21,8 @@ SHORT = ("--model", "cnn", "--data", "synthetic", "--batch-size", "16",
 
 class Commands(FolderTest):
 
-    def test_doctor_lists_the_devices(self):
-        output = run("doctor", SIM_DEVICES="2", SIM_MEMORY="64Mi")
+    def test_the_check_lists_the_devices(self):
+        output = run("check", "--verbose", SIM_DEVICES="2", SIM_MEMORY="64Mi")
         self.assertIn("accelerator    2 devices; sim:0 64.0 MiB; "
                       "sim:1 64.0 MiB\n", output)
         self.assertNotIn("stand in for GPUs", output)
@@ -30,8 +30,9 @@ class Commands(FolderTest):
     def test_the_full_check_trains_on_devices(self):
         self.run_program("check", "--full", "--devices", "2xsim", "--report",
                          "check.json")
-        parts = read_json(self.folder / "check.json")["parts"]
-        self.assertEqual([part["name"] for part in parts if not part["ok"]], [])
+        findings = read_json(self.folder / "check.json")["findings"]
+        self.assertEqual([finding for finding in findings
+                          if finding["verdict"] == "fail"], [])
 
     def test_auto_means_the_devices(self):
         output = run("train", *SHORT, "--no-eval", "--strategy", "dp",

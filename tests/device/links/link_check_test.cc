@@ -1,6 +1,5 @@
 #include "lockstep/device/links/link_check.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -11,7 +10,6 @@
 #include "lockstep/base/log.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_advice.h"
-#include "lockstep/device/links/link_cache.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/memory.h"
 #include "tests/base/error_code_of.h"
@@ -34,15 +32,8 @@ std::vector<Device> slices(int count) {
 /// Links between slices, of which one may have a fault.
 class Links : public testing::Test {
  protected:
-  // Faults of this process, so the check has to be made in it.
-  Links() {
-    install_accounting_allocator();
-    ::setenv("LOCKSTEP_PROGRAM", "/no/such/program", 1);
-  }
-  ~Links() override {
-    inject_link_faults("");
-    ::unsetenv("LOCKSTEP_PROGRAM");
-  }
+  Links() { install_accounting_allocator(); }
+  ~Links() override { inject_link_faults(""); }
 
   static std::vector<LinkFinding> check(int devices,
                                         const LinkCheckOptions& options = {}) {
@@ -152,28 +143,6 @@ TEST_F(Links, ThatAreBadEndARunIfItIsToldSo) {
             std::nullopt);
   EXPECT_EQ(error_code_of([] { parse_bad_links("stgae"); }),
             ErrorCode::kUnknownName);
-}
-
-TEST_F(Links, FindingsAreKeptForTheSameMachineAlone) {
-  const TemporaryFolder folder;
-  const auto links = links_between(slices(2));
-  inject_link_faults("corrupt:cpu:0>cpu:1");
-  const auto findings = check(2, LinkCheckOptions().sizes({1 << 10}));
-  const LinkCache cache(folder.path(""), "these GPUs, this boot");
-  EXPECT_FALSE(cache.find(links));
-  cache.save(links, findings);
-  const auto found = cache.find(links);
-  ASSERT_TRUE(found);
-  ASSERT_EQ(found->size(), 1U);
-  EXPECT_EQ((*found)[0].text(), findings[0].text());
-  // Not all of them were checked.
-  EXPECT_FALSE(cache.find(links_between(slices(3))));
-  EXPECT_FALSE(LinkCache(folder.path(""), "another boot").find(links));
-  for (const auto& entry :
-       std::filesystem::directory_iterator(folder.path(""))) {
-    std::ofstream(entry.path()) << R"({"checked": 5, "findings": "none"})";
-  }
-  EXPECT_FALSE(cache.find(links));
 }
 
 // A host whose IOMMU translates, and a bridge that redirects.

@@ -15,7 +15,7 @@ struct GpuFacts {
   int64_t memory_bytes = 0;
 };
 
-/// Facts that `lockstep doctor` examines. A limit that is not set is the
+/// Facts that `lockstep check` examines. A limit that is not set is the
 /// largest value of its type.
 struct HostFacts {
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -70,12 +70,13 @@ enum class Verdict {
   kFail,  ///< training is impossible
 };
 
-/// A finding about one part of the machine: a line of `lockstep doctor`.
+/// A finding about one part of the installation: a line of `lockstep check`.
 struct Finding {
   std::string topic;
   Verdict verdict = Verdict::kOk;
   std::string found{};
-  std::string fix{};  ///< how to fix it; empty if all is well
+  std::string fix{};       ///< how to fix it; empty if all is well
+  bool is_detail = false;  ///< shown with --verbose, or if something is wrong
 
   /// Set the verdict and the fix.
   void warn(const std::string& how_to_fix) {

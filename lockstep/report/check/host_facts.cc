@@ -15,7 +15,7 @@
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/device/device.h"
-#include "lockstep/report/doctor/diagnose.h"
+#include "lockstep/report/check/diagnose.h"
 
 namespace lockstep::report {
 namespace {

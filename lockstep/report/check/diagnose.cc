@@ -1,7 +1,8 @@
-#include "lockstep/report/doctor/diagnose.h"
+#include "lockstep/report/check/diagnose.h"
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,20 @@ std::string in_bytes(int64_t count) {
   return count == HostFacts::kNoLimit
              ? "unlimited"
              : format_bytes(static_cast<double>(count));
+}
+
+// A summary, for readers who want no details.
+Finding machine(const HostFacts& facts) {
+  const size_t devices = facts.gpus.size() + facts.other_devices.size();
+  return {
+      .topic = "machine",
+      .found = fmt::format(
+          "{}, {} of memory, {}, LibTorch {}",
+          counted(facts.cores_allowed, "core"),
+          in_bytes(facts.memory_total_bytes),
+          devices == 0 ? "no GPU"
+                       : counted(static_cast<int64_t>(devices), "accelerator"),
+          facts.torch_built_with)};
 }
 
 Finding libtorch(const HostFacts& facts) {
@@ -223,7 +238,7 @@ const std::vector<std::pair<std::string, std::string>>& disturbing_variables() {
 }
 
 std::vector<Finding> diagnose(const HostFacts& facts) {
-  std::vector<Finding> findings = {
+  std::vector<Finding> details = {
       {.topic = "Lockstep", .found = facts.lockstep_version},
       libtorch(facts),
       cpu(facts),
@@ -234,7 +249,12 @@ std::vector<Finding> diagnose(const HostFacts& facts) {
       open_files(facts),
       locked_memory(facts),
       shared_memory(facts)};
-  if (!facts.other_devices.empty()) findings.push_back(accelerator(facts));
+  if (!facts.other_devices.empty()) details.push_back(accelerator(facts));
+  std::vector<Finding> findings = {machine(facts)};
+  for (Finding& finding : details) {
+    finding.is_detail = true;
+    findings.push_back(std::move(finding));
+  }
   for (const auto& [name, value] : facts.environment) {
     findings.push_back(variable(name, value));
   }

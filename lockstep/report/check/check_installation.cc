@@ -1,4 +1,4 @@
-#include "lockstep/report/doctor/self_test.h"
+#include "lockstep/report/check/check_installation.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,17 +12,20 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/names.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/version.h"
-#include "lockstep/device/links/link_guard.h"
-#include "lockstep/report/doctor/diagnose.h"
+#include "lockstep/device/links/link_advice.h"
 
 namespace lockstep::report {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+
+constexpr std::pair<Verdict, const char*> kVerdicts[] = {
+    {Verdict::kOk, "ok"}, {Verdict::kWarn, "warn"}, {Verdict::kFail, "fail"}};
 
 constexpr double kDeadlineSeconds = 300;
 constexpr size_t kKeptOutput = 4000;
@@ -53,39 +56,85 @@ class Workplace {
   fs::path path_;
 };
 
+constexpr std::pair<LinkFinding::Kind, const char*> kFindingKinds[] = {
+    {LinkFinding::Kind::kChanged, "changed"},
+    {LinkFinding::Kind::kNotWritten, "not written"},
+    {LinkFinding::Kind::kTimeout, "timeout"}};
+
+ordered_json to_json(const std::vector<Link>& links,
+                     const std::vector<LinkFinding>& findings) {
+  ordered_json json = {{"checked", ordered_json::array()},
+                       {"findings", ordered_json::array()}};
+  for (const Link& link : links) json["checked"].push_back(link.name());
+  for (const LinkFinding& finding : findings) {
+    json["findings"].push_back(
+        {{"link", finding.copy.link.name()},
+         {"by_kernel", finding.copy.method == CopyMethod::kLoadsAndStores},
+         {"bytes", finding.copy.bytes},
+         {"kind", lockstep::name_of<LinkFinding::Kind>(
+                      kFindingKinds, "kind of finding", finding.kind)},
+         {"first_byte", finding.first_byte},
+         {"wrong_bytes", finding.wrong_bytes}});
+  }
+  return json;
+}
+
+std::string how_to_fix(const Link& link) {
+  std::string fix =
+      "until it is repaired, runs copy around it through host memory "
+      "(--bad-links stage, the default)";
+  if (link.from.is_cpu() && link.to.is_cpu()) return fix;
+  return fmt::format(
+      "{} {}", fmt::join(advice_on_bad_links(gather_pci_facts()), " "), fix);
+}
+
 std::string end_of(const std::string& text) {
   return text.substr(text.size() - std::min(text.size(), kKeptOutput));
 }
 
-class Tester {
+class Checker {
  public:
-  Tester(std::string program, std::vector<Device> devices,
-         const std::function<void(const SelfTestPart&)>& on_part)
+  Checker(std::string program, std::vector<Device> devices,
+          const std::function<void(const Finding&)>& on_finding)
       : program_(std::move(program)),
         devices_(std::move(devices)),
-        on_part_(on_part) {
-    test_.details = {{"lockstep", kVersion},
-                     {"commands", ordered_json::array()}};
+        on_finding_(on_finding) {
+    check_.details = {{"lockstep", kVersion},
+                      {"can_train", true},
+                      {"findings", ordered_json::array()},
+                      {"commands", ordered_json::array()}};
   }
 
-  SelfTest run() {
-    check_machine();
-    if (devices_.size() >= 2) {
-      check_devices_links();
-      check_collectives();
+  InstallationCheck run(const CheckOptions& options) {
+    for (Finding& finding : diagnose(gather_host_facts())) {
+      if (finding.verdict == Verdict::kFail) {
+        check_.details["can_train"] = false;
+      }
+      add(std::move(finding));
     }
-    check_training();
-    for (const SelfTestPart& part : test_.parts) {
-      test_.details["parts"].push_back(
-          {{"name", part.name}, {"ok", part.is_ok}, {"found", part.found}});
+    if (devices_.size() >= 2) check_all_links(options.links());
+    if (options.full()) {
+      if (devices_.size() >= 2) check_collectives();
+      check_training();
     }
-    return std::move(test_);
+    return std::move(check_);
   }
 
  private:
-  void note(const std::string& name, bool is_ok, const std::string& found) {
-    test_.parts.push_back({name, is_ok, found});
-    on_part_(test_.parts.back());
+  void add(Finding finding) {
+    check_.details["findings"].push_back({{"topic", finding.topic},
+                                          {"verdict", name_of(finding.verdict)},
+                                          {"found", finding.found},
+                                          {"fix", finding.fix}});
+    on_finding_(finding);
+    check_.findings.push_back(std::move(finding));
+  }
+  void add(const std::string& topic, bool is_ok, const std::string& found,
+           const std::string& fix) {
+    add({.topic = topic,
+         .verdict = is_ok ? Verdict::kOk : Verdict::kFail,
+         .found = found,
+         .fix = is_ok ? "" : fix});
   }
 
   CommandResult run_program(std::vector<std::string> arguments) {
@@ -94,7 +143,7 @@ class Tester {
                           .environment = {},
                           .deadline_s = kDeadlineSeconds};
     const CommandResult result = run_command(command);
-    test_.details["commands"].push_back(
+    check_.details["commands"].push_back(
         {{"command", fmt::format("{}", fmt::join(command.arguments, " "))},
          {"end", describe_end(result, command)},
          {"out", end_of(result.out)},
@@ -102,42 +151,28 @@ class Tester {
     return result;
   }
 
-  void check_machine() {
-    std::vector<std::string> problems;
-    ordered_json facts = ordered_json::array();
-    for (const Finding& finding : diagnose(gather_host_facts())) {
-      facts.push_back({{"topic", finding.topic}, {"found", finding.found}});
-      if (finding.verdict == Verdict::kFail) {
-        problems.push_back(finding.topic + ": " + finding.found);
-      }
-    }
-    test_.details["machine"] = std::move(facts);
-    note("machine", problems.empty(),
-         problems.empty() ? join_names(devices_)
-                          : fmt::format("{}", fmt::join(problems, "; ")));
-  }
-
-  void check_devices_links() {
+  void check_all_links(const LinkCheckOptions& options) {
     const auto links = links_between(devices_);
-    const auto findings = check_links_in_child(links, {});
-    test_.details["links"] =
-        parse_json<nlohmann::ordered_json>(format_findings(findings));
-    note("links", findings.empty(),
-         findings.empty()
-             ? fmt::format("{}, copies of 1 KiB to 64 MiB",
-                           counted(static_cast<int64_t>(links.size()), "link"))
-             : describe_bad_links(findings));
+    const auto findings = check_links(links, options);
+    check_.details["links"] = to_json(links, findings);
+    for (const Link& link : links) {
+      const auto bad = std::ranges::find_if(
+          findings, [&](const LinkFinding& f) { return f.copy.link == link; });
+      const bool is_ok = bad == findings.end();
+      add("link", is_ok, is_ok ? link.name() : bad->text(),
+          is_ok ? "" : how_to_fix(link));
+    }
   }
 
   void check_collectives() {
     const CommandResult result =
         run_program({"bench", "allreduce", "--sizes", "4K:1M", "--nproc",
                      fmt::format("{}", devices_.size())});
-    note("collectives", result.ok(),
-         result.ok()
-             ? "all-reduce of 4 KiB to 1 MiB over " +
-                   counted(static_cast<int64_t>(devices_.size()), "rank")
-             : without_tags(last_line(result.err)));
+    add("collectives", result.ok(),
+        result.ok() ? "all-reduce of 4 KiB to 1 MiB over " +
+                          counted(static_cast<int64_t>(devices_.size()), "rank")
+                    : without_tags(last_line(result.err)),
+        "see the end of its output with --json");
   }
 
   std::vector<std::string> training(const std::string& strategy,
@@ -205,30 +240,36 @@ class Tester {
         break;
       }
     }
-    note("training", problem.empty(),
-         problem.empty()
-             ? fmt::format("{}: the same parameters after 4 steps ({})",
-                           fmt::join(strategies, ", "), first.substr(0, 16))
-             : problem);
+    add("training", problem.empty(),
+        problem.empty()
+            ? fmt::format("{}: the same parameters after 4 steps ({})",
+                          fmt::join(strategies, ", "), first.substr(0, 16))
+            : problem,
+        "see the ends of the runs' output with --json");
   }
 
   std::string program_;
   std::vector<Device> devices_;
-  const std::function<void(const SelfTestPart&)>& on_part_;
+  const std::function<void(const Finding&)>& on_finding_;
   Workplace workplace_;
-  SelfTest test_;
+  InstallationCheck check_;
 };
 
 }  // namespace
 
-bool SelfTest::is_ok() const {
-  return std::ranges::all_of(parts, &SelfTestPart::is_ok);
+const char* name_of(Verdict verdict) {
+  return lockstep::name_of<Verdict>(kVerdicts, "verdict", verdict);
 }
 
-SelfTest run_self_test(
+int64_t InstallationCheck::count(Verdict verdict) const {
+  return std::ranges::count(findings, verdict, &Finding::verdict);
+}
+
+InstallationCheck check_installation(
     const std::string& program, const std::vector<Device>& devices,
-    const std::function<void(const SelfTestPart&)>& on_part) {
-  return Tester(program, devices, on_part).run();
+    const CheckOptions& options,
+    const std::function<void(const Finding&)>& on_finding) {
+  return Checker(program, devices, on_finding).run(options);
 }
 
 }  // namespace lockstep::report

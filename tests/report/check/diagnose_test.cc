@@ -1,4 +1,4 @@
-#include "lockstep/report/doctor/diagnose.h"
+#include "lockstep/report/check/diagnose.h"
 
 #include <string>
 

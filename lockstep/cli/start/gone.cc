@@ -1,0 +1,39 @@
+#include "lockstep/cli/start/gone.h"
+
+#include <span>
+#include <utility>
+
+namespace lockstep::cli {
+namespace {
+
+using Row = std::pair<std::string_view, std::string_view>;
+
+// docs/migrating.md has a row for each.
+constexpr Row kCommands[] = {
+    {"doctor", "use `lockstep check`"},
+    {"check-links", "use `lockstep check`"},
+};
+
+// The first row has no name, because an array can't be empty.
+constexpr Row kOptions[] = {
+    {"", ""},
+};
+
+std::string find(std::span<const Row> rows, std::string_view name) {
+  for (const auto& [gone, instead] : rows) {
+    if (gone == name) return std::string(instead);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string instead_of_command(std::string_view name) {
+  return find(kCommands, name);
+}
+
+std::string instead_of_option(std::string_view name) {
+  return find(kOptions, name);
+}
+
+}  // namespace lockstep::cli
