@@ -149,6 +149,13 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_run_options(app, flags.run);
   add_channels_last_option(app, flags.channels_last);
   add_optimizer_options(app, flags);
+  show_in_details(app, {{"Model and data",
+                         {"--stem", "--context", "--dropout", "--recompute",
+                          "--image-size", "--tokenizer", "--val-fraction",
+                          "--no-augment", "--channels-last"}},
+                        {"Optimizer and schedule",
+                         {"--momentum", "--beta2", "--final-lr", "--nesterov",
+                          "--milestones"}}});
 }
 
 // Returns the language model that the run continues, or whose weights it starts

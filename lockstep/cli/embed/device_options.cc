@@ -4,6 +4,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/accelerator.h"
 
@@ -19,12 +20,12 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
       ->default_str(default_text)
       ->group("Devices");
   app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
-               "allow a device to be listed more than once [no]")
-      ->group("Devices");
+               "allow a device to be listed more than once [no]");
   app.add_flag("--oversubscribe", flags.oversubscribes,
                "split the host into more slices than it has cores; slices then "
-               "take turns on a core [no]")
-      ->group("Devices");
+               "take turns on a core [no]");
+  show_in_details(
+      app, {{"Devices", {"--allow-duplicate-devices", "--oversubscribe"}}});
 }
 
 std::vector<Device> to_devices(const DeviceFlags& flags,

@@ -225,6 +225,26 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
              "check)")
       ->group("Devices");
   add_output_options(app, flags);
+  show_in_details(
+      app, {{"Communication between ranks",
+             {"--backend", "--timeout", "--zero", "--grad-compression",
+              "--powersgd-rank", "--local-steps", "--outer-optimizer",
+              "--outer-lr", "--outer-momentum", "--verbose-ranks"}},
+            {"Bits, and what checks them",
+             {"--intra-op-threads", "--verify-every", "--verify-gradients",
+              "--no-verify-first-step", "--bad-links", "--show-shards"}},
+            {"Loading and evaluation",
+             {"--workers", "--drop-last", "--no-eval", "--early-stop",
+              "--save-best"}},
+            {"Spikes of the loss",
+             {"--on-spike", "--spike-sigma", "--spike-window"}},
+            {"Devices", {"--output-device"}},
+            {"Checkpoints",
+             {"--snapshot-every", "--checkpoint-every-epoch", "--keep",
+              "--allow-changes"}},
+            {"Records of a run",
+             {"--report", "--csv", "--tensorboard", "--trace-steps",
+              "--log-every", "--quiet"}}});
 }
 
 training::TrainOptions to_train_options(const RunFlags& flags) {

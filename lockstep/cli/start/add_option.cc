@@ -1,5 +1,6 @@
 #include "lockstep/cli/start/add_option.h"
 
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,9 @@
 
 namespace lockstep::cli {
 namespace {
+
+// Group names begin with it.
+constexpr std::string_view kDetails = "Details: ";
 
 std::string text_of(double value) { return fmt::format("{}", value); }
 
@@ -55,6 +59,18 @@ CLI::Option* add_path(CLI::App& app, const std::string& name, std::string& path,
   return app.add_option(name, path, description)
       ->type_name(type)
       ->default_str("none");
+}
+
+void show_in_details(CLI::App& app, const std::vector<DetailTopic>& topics) {
+  for (const auto& [topic, options] : topics) {
+    for (const auto& name : options) {
+      app.get_option(name)->group(std::string(kDetails) + topic);
+    }
+  }
+}
+
+std::string topic_of_details(const std::string& group) {
+  return group.starts_with(kDetails) ? group.substr(kDetails.size()) : "";
 }
 
 }  // namespace lockstep::cli

@@ -48,4 +48,16 @@ CLI::Option* add_path(CLI::App& app, const std::string& name, std::string& path,
                       const std::string& description,
                       const std::string& type = "PATH");
 
+/// Options of a topic, by their names.
+struct DetailTopic {
+  std::string topic;
+  std::vector<std::string> options;
+};
+/// Moves options out of `--help`, which shows what most users need, to the
+/// topics of `--help-all`.
+void show_in_details(CLI::App& app, const std::vector<DetailTopic>& topics);
+/// Returns the topic of a group of options that only `--help-all` shows, and an
+/// empty text for any other group.
+std::string topic_of_details(const std::string& group);
+
 }  // namespace lockstep::cli

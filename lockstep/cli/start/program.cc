@@ -113,6 +113,7 @@ void set_up(CLI::App& app) {
       fmt::format("lockstep {} (LibTorch {})", kVersion, kTorchVersion),
       "Print the version");
   app.set_help_flag("--help,-h", "Print this help");
+  app.set_help_all_flag("--help-all", "Print this help with all options");
   app.option_defaults()->always_capture_default();
   // As with argparse: a script's options, and then one's own.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/gone.h"
 #include "lockstep/cli/start/program.h"
@@ -71,14 +73,26 @@ constexpr size_t kHelpWidth = 80;
 
 class Formatter : public CLI::Formatter {
  public:
-  // CLI11's formatter leaves two empty lines between groups.
+  // CLI11's formatter leaves empty lines where a group is hidden.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
+    shows_details_ = mode == CLI::AppFormatMode::All;
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
     for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) {
       text.erase(at, 1);
     }
     return text;
+  }
+
+  std::string make_group(
+      std::string group, bool is_positional,
+      std::vector<const CLI::Option*> options) const override {
+    if (const std::string topic = topic_of_details(group); !topic.empty()) {
+      if (!shows_details_) return "";
+      group = topic;
+    }
+    return CLI::Formatter::make_group(std::move(group), is_positional,
+                                      std::move(options));
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -87,8 +101,18 @@ class Formatter : public CLI::Formatter {
   }
 
   std::string make_footer(const CLI::App* app) const override {
-    std::istringstream lines(app->get_footer());
     std::string text;
+    const auto details = app->get_options([](const CLI::Option* option) {
+      return !topic_of_details(option->get_group()).empty();
+    });
+    if (!details.empty() && !shows_details_) {
+      text = fmt::format(
+          "\n--help-all shows {}.\n",
+          counted(static_cast<long long>(details.size()), "more option"));
+    }
+    if (app->get_footer().empty()) return text;
+    text += "\n";
+    std::istringstream lines(app->get_footer());
     for (std::string line; std::getline(lines, line);) {
       if (line.size() > kHelpWidth) line.erase(0, line.find_first_not_of(' '));
       text += wrap(line, kHelpWidth) + "\n";
@@ -103,6 +127,9 @@ class Formatter : public CLI::Formatter {
     if (!value.empty()) text += " [" + value + "]";
     return text;
   }
+
+ private:
+  mutable bool shows_details_ = false;  // in the help that is being made
 };
 
 }  // namespace
