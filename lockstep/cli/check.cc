@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/output.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"

@@ -47,6 +47,7 @@ struct CompareFlags {
   std::string report;
   std::string html;
   std::string svg;
+  bool has_details = false;
 };
 
 // Shows which run is in progress and how long the rest will take: on a terminal
@@ -186,6 +187,8 @@ void run(const CompareFlags& flags) {
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
   }
   fmt::print("{}", report::to_text(comparison,
+                                   flags.has_details ? report::Details::kAll
+                                                     : report::Details::kNone,
                                    wants_colour(STDOUT_FILENO)
                                        ? report::Colour::kAlways
                                        : report::Colour::kNever,
@@ -247,6 +250,10 @@ void add_measurement_options(CLI::App& app, CompareFlags& flags) {
 }
 
 void add_output_options(CLI::App& app, CompareFlags& flags) {
+  app.add_flag("--details", flags.has_details,
+               "also print the phases of a step, its share of the limit and a "
+               "time line [no]")
+      ->group("Output");
   const auto add = [&app](const char* name, std::string& path,
                           const char* help) {
     add_path(app, name, path, help)->group("Output");

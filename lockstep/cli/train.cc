@@ -149,11 +149,11 @@ void add_train_options(CLI::App& app, TrainFlags& flags) {
   add_run_options(app, flags.run);
   add_channels_last_option(app, flags.channels_last);
   add_optimizer_options(app, flags);
-  show_in_details(app, {{"Model and data",
+  show_in_details(app, {{"More about model and data",
                          {"--stem", "--context", "--dropout", "--recompute",
                           "--image-size", "--tokenizer", "--val-fraction",
                           "--no-augment", "--channels-last"}},
-                        {"Optimizer and schedule",
+                        {"More about optimizer and schedule",
                          {"--momentum", "--beta2", "--final-lr", "--nesterov",
                           "--milestones"}}});
 }

@@ -45,6 +45,17 @@ void add(std::string& text, const Section& section, Colour colour,
           table.render(width);
 }
 
+// The columns of the first table that fit into 80.
+constexpr size_t kShortColumns = 4;
+
+void keep_columns(Section& section, size_t count) {
+  const auto keep = [&](std::vector<std::string>& cells) {
+    cells.resize(std::min(cells.size(), count));
+  };
+  keep(section.header);
+  for (auto& row : section.rows) keep(row);
+}
+
 constexpr size_t kNothing = kBlockKinds.size();
 constexpr int kMinLaneWidth = 20;
 constexpr int kColumnsOfMark = 9;
@@ -155,20 +166,26 @@ std::string legend(const TimeLine& line, size_t indent, size_t width,
 
 }  // namespace
 
-std::string to_text(const Comparison& comparison, Colour colour, int width) {
+std::string to_text(const Comparison& comparison, Details details,
+                    Colour colour, int width) {
   const auto columns = static_cast<size_t>(std::max(width, kMinColumns));
   const size_t prose = std::min(columns, kProseWidth);
   std::string text = bold(wrap(headline(comparison), columns), colour) + "\n" +
                      wrap(method(comparison), columns) + "\n";
-  add(text, set_up_section(comparison), colour, columns);
+  const bool has_details = details == Details::kAll;
+  Section times = set_up_section(comparison);
+  if (!has_details) keep_columns(times, kShortColumns);
+  add(text, times, colour, columns);
   add(text, device_section(comparison), colour, columns);
-  add(text, phase_section(comparison, kBarWidth), colour, columns);
-  add(text, limit_section(comparison, kBarWidth), colour, columns);
-  for (const TimeLine& line : time_lines(comparison)) {
-    text += "\n" + bold(wrap(line.title, columns), colour) + "\n" +
-            to_text(line, static_cast<int>(columns), colour);
+  if (has_details) {
+    add(text, phase_section(comparison, kBarWidth), colour, columns);
+    add(text, limit_section(comparison, kBarWidth), colour, columns);
+    for (const TimeLine& line : time_lines(comparison)) {
+      text += "\n" + bold(wrap(line.title, columns), colour) + "\n" +
+              to_text(line, static_cast<int>(columns), colour);
+    }
+    add(text, dp_against_ddp_section(comparison), colour, columns);
   }
-  add(text, dp_against_ddp_section(comparison), colour, columns);
   add(text, ratio_section(comparison), colour, columns);
   const auto sentences = reading(comparison);
   if (!sentences.empty()) {
@@ -176,6 +193,14 @@ std::string to_text(const Comparison& comparison, Colour colour, int width) {
     for (const auto& sentence : sentences) {
       text += wrap("- " + sentence, prose, 2) + "\n";
     }
+  }
+  if (!has_details) {
+    text += "\n" +
+            wrap(
+                "--details also prints the phases of a step, its share of the "
+                "limit and a time line; --html FILE has all of it.",
+                prose) +
+            "\n";
   }
   return text;
 }

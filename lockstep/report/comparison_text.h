@@ -10,10 +10,16 @@ namespace lockstep::report {
 /// Whether text for a terminal has colours.
 enum class Colour { kNever, kAlways };
 
-/// Returns the whole comparison for a terminal of `width` columns, which no
-/// line exceeds: the tables, the time lines, and how to read them.
-std::string to_text(const Comparison& comparison, Colour colour,
-                    int width = 80);
+/// How much of a comparison is printed.
+enum class Details {
+  kNone,  ///< times, devices, and what they say
+  kAll,   ///< also the phases, shares of the limit and time lines
+};
+
+/// Returns the comparison for a terminal of `width` columns, which no line
+/// exceeds.
+std::string to_text(const Comparison& comparison, Details details,
+                    Colour colour, int width = 80);
 
 /// Returns a row of characters for each lane, for a terminal of `width`
 /// columns. The locale determines the characters.

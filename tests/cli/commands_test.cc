@@ -1,8 +1,11 @@
 // Tier: full, by case. Each case starts the program.
+#include <algorithm>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -64,7 +67,7 @@ TEST(Help, FitsATerminal) {
   for (const std::string command :
        {"train", "eval", "generate", "export", "plan", "compare", "bench",
         "split", "tokenize", "run"}) {
-    std::istringstream lines(output_of({"help", command}));
+    std::istringstream lines(output_of({command, "--help-all"}));
     for (std::string line; std::getline(lines, line);) {
       EXPECT_LE(line.size(), 80u) << line;
     }
@@ -72,11 +75,34 @@ TEST(Help, FitsATerminal) {
 }
 
 TEST(Help, ShowsDefaults) {
-  const auto help = output_of({"help", "train"});
+  const auto help = output_of({"train", "--help-all"});
   for (const char* part : {"--batch-size N [64]", "--model NAME [cnn]",
                            "--lr X [", "--milestones N,N", "[4,9,14]"}) {
     EXPECT_PRED2(contains, help, part);
   }
+}
+
+// A user's first look at a command with 76 options.
+TEST(Help, LeavesWhatFewNeedToHelpAll) {
+  const auto options_in = [](const std::string& help) {
+    std::set<std::string> names;
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("  --")) {
+        names.insert(line.substr(2, line.find(' ', 2) - 2));
+      }
+    }
+    return names;
+  };
+  const auto help = output_of({"train", "--help"});
+  const auto common = options_in(help);
+  const auto all = options_in(output_of({"train", "--help-all"}));
+  EXPECT_EQ(common.size(), 25u + 1) << "with --help-all";
+  EXPECT_TRUE(std::ranges::includes(all, common));
+  EXPECT_PRED2(contains, help,
+               fmt::format("--help-all shows {} more options.",
+                           all.size() - common.size()));
+  EXPECT_TRUE(all.contains("--powersgd-rank"));
 }
 
 TEST(Version, IsPrinted) {

@@ -36,8 +36,8 @@ TEST(Compare, MeasuresEveryStrategyInTheOrderGiven) {
   const auto report = folder.path("cmp.json");
   const Ended ended = run_lockstep(
       compare({"--strategies", "single,dp-classic,dp,ddp", "--rounds", "2",
-               "--report", report, "--html", folder.path("x.html"), "--svg",
-               folder.path("x.svg")}));
+               "--details", "--report", report, "--html", folder.path("x.html"),
+               "--svg", folder.path("x.svg")}));
   ASSERT_EQ(ended.code, 0) << ended.err;
   const json result = read_json(report);
   ASSERT_EQ(result["runs"].size(), 4u);

@@ -129,7 +129,7 @@ TEST(EmbeddedProgram, MeansTheSameInEveryLocale) {
     const Outcome refused =
         embedded(environment, two_steps({"--clip-grad-norm", "0,5"}));
     EXPECT_EQ(refused.code, kExitBadUsage) << refused.text;
-    EXPECT_PRED2(contains, embedded(environment, {"--help"}).text, "0.9");
+    EXPECT_PRED2(contains, embedded(environment, {"--help-all"}).text, "0.9");
   }
   EXPECT_PRED2(contains, plain, "0.");
 }

@@ -51,7 +51,7 @@ TEST(Trace, OfAComparisonIsAFileForEachStrategy) {
   const Ended ended =
       run_lockstep({"compare", "--model", "mlp", "--batch-size", "8", "--steps",
                     "3", "--warmup", "1", "--rounds", "1", "--devices", "2xcpu",
-                    "--strategies", "dp,ddp", "--trace", traces},
+                    "--strategies", "dp,ddp", "--details", "--trace", traces},
                    {{"LC_ALL", "C"}});
   ASSERT_EQ(ended.code, 0) << ended.err;
   // Only timed steps are in the trace.

@@ -16,14 +16,16 @@ namespace lockstep::report {
 namespace {
 
 TEST(Text, FitsATerminalAndHasNoColourUnlessAsked) {
-  const std::string plain = to_text(canned_comparison(), Colour::kNever);
+  const std::string plain =
+      to_text(canned_comparison(), Details::kNone, Colour::kNever);
   EXPECT_FALSE(contains(plain, "\033"));
   EXPECT_TRUE(contains(plain,
                        "mlp (6,307,850 parameters), batch of 64, 2 "
                        "devices"));
   EXPECT_TRUE(contains(plain, "3 rounds of 30 steps"));
   EXPECT_TRUE(
-      contains(to_text(canned_comparison(), Colour::kAlways), "\033[1m"));
+      contains(to_text(canned_comparison(), Details::kNone, Colour::kAlways),
+               "\033[1m"));
 }
 
 // Returns everything that a comparison can show, with the longest possible
@@ -58,7 +60,8 @@ size_t widest_line(const std::string& text) {
 TEST(Text, FitsTerminalsOfAnyWidth) {
   const Comparison comparison = everything();
   for (const int width : {40, 60, 80, 100, 120, 200}) {
-    const std::string text = to_text(comparison, Colour::kNever, width);
+    const std::string text =
+        to_text(comparison, Details::kAll, Colour::kNever, width);
     EXPECT_LE(widest_line(text), static_cast<size_t>(width)) << text;
     // Nothing is lost.
     for (const Section& section :
@@ -69,6 +72,33 @@ TEST(Text, FitsTerminalsOfAnyWidth) {
       }
     }
   }
+}
+
+// The first screen has what most people want to know, and no table is cut.
+TEST(Text, HasTheImportantThingFirst) {
+  const Comparison comparison = everything();
+  const std::string text =
+      to_text(comparison, Details::kNone, Colour::kNever, 80);
+  EXPECT_LE(widest_line(text), 80u) << text;
+  for (const char* part : {"Step time", "Speed-up", "p10-p90", "Memory peak",
+                           "Busy", "What this says", "--details also prints"}) {
+    EXPECT_PRED2(contains, text, part);
+  }
+  for (const char* part : {"Where the time of a step goes", "Share of the",
+                           "Total time", "DP against DDP"}) {
+    EXPECT_FALSE(contains(text, part)) << part;
+  }
+  // Tables that are too wide are split, and repeat their first column.
+  const size_t first = text.find("Set up ");
+  const size_t devices = text.find("\nDevices\n");
+  EXPECT_GT(text.find("Set up ", first + 1), devices) << text;
+}
+
+// Nobody should take kernels for parallelism.
+TEST(Text, SaysHowMuchOfARatioIsThereOnOneDevice) {
+  const std::string text =
+      to_text(everything(), Details::kNone, Colour::kNever, 1000);
+  EXPECT_PRED2(contains, text, "On one device, single is ");
 }
 
 TEST(Text, HasNoColourWhereThereIsNoTerminal) {

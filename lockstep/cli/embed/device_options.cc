@@ -24,8 +24,8 @@ void add_device_options(CLI::App& app, DeviceFlags& flags,
   app.add_flag("--oversubscribe", flags.oversubscribes,
                "split the host into more slices than it has cores; slices then "
                "take turns on a core [no]");
-  show_in_details(
-      app, {{"Devices", {"--allow-duplicate-devices", "--oversubscribe"}}});
+  show_in_details(app, {{"More about devices",
+                         {"--allow-duplicate-devices", "--oversubscribe"}}});
 }
 
 std::vector<Device> to_devices(const DeviceFlags& flags,

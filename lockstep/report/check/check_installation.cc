@@ -257,7 +257,7 @@ class Checker {
 
 }  // namespace
 
-const char* name_of(Verdict verdict) {
+std::string name_of(Verdict verdict) {
   return lockstep::name_of<Verdict>(kVerdicts, "verdict", verdict);
 }
 

@@ -41,6 +41,6 @@ InstallationCheck check_installation(
     const std::function<void(const Finding&)>& on_finding);
 
 /// Returns "ok", "warn" or "fail".
-const char* name_of(Verdict verdict);
+std::string name_of(Verdict verdict);
 
 }  // namespace lockstep::report

@@ -220,6 +220,37 @@ std::optional<std::string> copies_sentence(const ComparedRun& run) {
       bytes_text(report.optimizer_state_bytes));
 }
 
+// Says how much of a ratio to PyTorch is there without parallelism. Models with
+// kernels of Lockstep's own, and a step without the overhead of a framework,
+// are faster on one device already.
+std::optional<std::string> one_device_sentence(const Comparison& comparison) {
+  const auto find = [&](const char* engine, const char* strategy) {
+    const auto found =
+        std::ranges::find_if(comparison.runs, [&](const ComparedRun& run) {
+          return run.engine == engine && run.report.strategy == strategy;
+        });
+    return found == comparison.runs.end() ? nullptr : &*found;
+  };
+  const ComparedRun* single = find(kLockstep, "single");
+  const ComparedRun* ddp = find(kLockstep, "ddp");
+  const ComparedRun* torch_single = find(kPyTorch, "single");
+  const ComparedRun* torch_ddp = find(kPyTorch, "ddp");
+  if (!single || !ddp || !torch_single || !torch_ddp ||
+      !differences_of_work(single->report, torch_single->report).empty()) {
+    return std::nullopt;
+  }
+  const double alone =
+      speed_over(*single, *torch_single, comparison.confidence).times;
+  const double together =
+      speed_over(*ddp, *torch_ddp, comparison.confidence).times;
+  return fmt::format(
+      "{} is {:.2f} times as fast as {}. On one device, {} is {:.2f} times as "
+      "fast as {}, by its kernels and its step; the rest, {:.2f} times, is "
+      "parallelism.",
+      ddp->label(), together, torch_ddp->label(), single->label(), alone,
+      torch_single->label(), together / alone);
+}
+
 // Compares ddp with processes that never communicate.
 std::optional<std::string> ideal_sentence(const Comparison& comparison) {
   const auto find = [&](const char* engine, const char* strategy) {
@@ -313,6 +344,7 @@ std::vector<std::string> reading(const Comparison& comparison) {
     }
   }
   add(std::move(proportion));
+  add(one_device_sentence(comparison));
   add(ideal_sentence(comparison));
   for (const auto sentence : {limit_sentence, memory_sentence, copies_sentence,
                               busy_sentence, bottleneck_sentence}) {

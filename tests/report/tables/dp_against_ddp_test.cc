@@ -65,7 +65,7 @@ TEST(DpAgainstDdp, IsThereOnlyWhereBothWereMeasured) {
 
 TEST(DpAgainstDdp, IsShownInEightyColumnsAndOnThePage) {
   const auto comparison = with_strategies({"dp-classic", "dp", "ddp"});
-  const std::string text = to_text(comparison, Colour::kNever);
+  const std::string text = to_text(comparison, Details::kAll, Colour::kNever);
   const auto at = text.find("\nDP against DDP\n");
   ASSERT_NE(at, std::string::npos) << text;
   std::istringstream table(text.substr(at, text.find("\n\n", at) - at));
