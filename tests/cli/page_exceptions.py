@@ -86,12 +86,12 @@ FILES = {
         "data/mnist/train-labels-idx1-ubyte": idx(256),
         "data/mnist/t10k-images-idx3-ubyte": idx(64, 28, 28),
         "data/mnist/t10k-labels-idx1-ubyte": idx(64)},
-    "docs/language-models.md": {"tinyshakespeare.txt": text},
+    "docs/language-models.md": {
+        "tinyshakespeare.txt": text, "a.txt": text, "b.txt": text,
+        "gpt2/tokenizer.json": tokenizer},
     "docs/launcher.md": {"train": SH, "train.py": "",
                          "package/__init__.py": "", "package/train.py": ""},
     "docs/own-model.md": {"own_model": program("own_model")},
-    "docs/text-data.md": {"a.txt": text, "b.txt": text,
-                          "gpt2/tokenizer.json": tokenizer},
 }
 
 # For every page: a part of a command, its replacement (None: the command is not
@@ -119,13 +119,6 @@ SUBSTITUTIONS = {
         ("--init-from saved", "--init-from hf",
          "PyTorch: tests/cli/parity/distributed_checkpoint_test.cc"),
     ],
-    "docs/clusters.md": [
-        ("node1:29500", None, NODES),
-        ("sbatch", None, "a cluster: tests/comm/slurm_test.cc"),
-        ("mpirun -np 8", None, NODES),
-        ("docker", None, NO_TOOL),
-        ("kubectl", None, NO_TOOL),
-    ],
     "docs/collectives.md": [
         ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
         ("bench/allreduce_vs_mpi.py", None, MINUTES),
@@ -145,6 +138,10 @@ SUBSTITUTIONS = {
         ("--max-steps 500", "--max-steps 3 --no-eval", MINUTES),
         ("--node-rank", None, NODES),
         ("node1:29500", None, NODES),
+        ("sbatch", None, "a cluster: tests/comm/slurm_test.cc"),
+        ("mpirun -np 8", None, NODES),
+        ("docker", None, NO_TOOL),
+        ("kubectl", None, NO_TOOL),
     ],
     "docs/reports.md": [
         ("--model resnet18", "--model mlp --max-steps 3", MINUTES),

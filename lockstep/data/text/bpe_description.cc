@@ -251,7 +251,7 @@ class BpeReader {
                              source_, name),
          .expected = expected,
          .got = got,
-         .fix = "docs/text-data.md lists the tokenizers that are read"});
+         .fix = "docs/language-models.md lists the tokenizers that are read"});
   }
 
   static constexpr uint64_t kMaxIds = 2 * kMaxBpeTokens;
