@@ -178,6 +178,8 @@ TEST(Run, ExplainsBadUsage) {
                "did you mean '--nproc-per-node'?");
   EXPECT_PRED2(contains, error({"run", "--nproc-per-node", "x", "true"}),
                "auto, cpu or gpu");
+  EXPECT_PRED2(contains, error({"run", "--spare-worker", "true"}),
+               "'--spare-worker' is gone; leave it out");
   EXPECT_PRED2(contains, error({"run", "--nnodes", "1:2", "true"}),
                "needs --rdzv-backend c10d");
   EXPECT_PRED2(contains, error({"run", "--tee", "5", "true"}), "--tee");

@@ -422,12 +422,6 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
       "of `lockstep train` continue from memory; other programs are restarted")
       ->check(whole_number(0, 1'000'000))
       ->group(group);
-  from_environment(
-      command.add_flag("--spare-worker", flags.options.has_spare_worker,
-                       "keep a process of the program that has loaded its "
-                       "libraries, and start workers as forks of it, in "
-                       "milliseconds; for programs that use Lockstep"))
-      ->group(group);
   add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
       "seconds without progress after which a worker that reports its steps, "
       "as `lockstep train` does, is ended; 0: never")
