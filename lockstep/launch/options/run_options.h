@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/options/numa_binding.h"
+#include "lockstep/launch/options/bound_cores.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/store/socket_address.h"
 
