@@ -298,10 +298,6 @@ void Engine::check_can_step(bool updates) const {
       {!ddp_options_.parameters_to_ignore().empty(),
        "train_step() with parameters_to_ignore",
        "call forward(), backward() and the optimizer's step()"},
-      {ddp_options_.average() == GradientAverage::kNone,
-       "train_step() with GradientAverage::kNone",
-       "train_step() gives the gradient of the mean over the batch; for sums "
-       "call forward() and backward()"},
       {!ddp_options_.broadcast_buffers(),
        "train_step() with broadcast_buffers(false)",
        "train_step() gives every rank rank 0's buffers; else call forward() "

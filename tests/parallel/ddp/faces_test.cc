@@ -316,11 +316,6 @@ TEST_P(Faces, RefuseWhatAStepCannotDo) {
                     model->train_step(part.x, part.y, loss_of, optimizer);
                   }) == ErrorCode::kBadOption);
     });
-    DistributedDataParallel sums(
-        new_net(), world,
-        DistributedDataParallelOptions().average(GradientAverage::kNone));
-    TORCH_CHECK(code_of([&] { sums->train_step(part.x, part.y, loss_of); }) ==
-                ErrorCode::kBadOption);
   });
 }
 
