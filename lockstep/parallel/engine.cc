@@ -190,20 +190,8 @@ ddp::Reducer& Engine::reducer() {
 // Loops written by the user.
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
-  if (exchange_) {
-    group().follow_module();
-    exchange_->load_buffers();
-  }
-  const auto run = [&] {
-    // The first forward runs a backward of the module to check it.
-    const LocalGradients::StepScope scope(*local_gradients_);
-    return parallel_forward(group_, inputs);
-  };
-  if (world_.size() > 1 && torch::GradMode::is_enabled()) {
-    return watch(inputs, run);
-  }
   follow_casts();
-  return run();
+  return parallel_forward(group_, inputs);
 }
 
 IValue Engine::watch(const std::vector<IValue>& inputs,

@@ -81,8 +81,10 @@ class ProgramGenerator {
     }
     const bool has_buffers = of_.trackers > 0 || !of_.norms.empty();
     // There each parameter has to take part in a loop of the user's own.
-    has_loops_ = of_.kind != "world" || !leaves_parameters_unused(of_) ||
-                 random_.once_in(16);
+    // Ranks of several devices only make steps.
+    has_loops_ = (of_.kind != "world" || !leaves_parameters_unused(of_) ||
+                  random_.once_in(16)) &&
+                 (of_.ranks == 1 || of_.devices == 1);
     has_no_sync_ = (of_.ranks == 1 || !has_buffers) && random_.once_in(2);
   }
 
