@@ -6,7 +6,7 @@ the job. The digest at the end must be the one of a single device with as many
 shards. Prints a table in Markdown. Exits with 1 if a digest differs or a run
 doesn't end.
 
-    bench/many_ranks.py --ranks 8,16,32,64 --spare-worker
+    bench/many_ranks.py --ranks 8,16,32,64
 """
 
 import argparse
@@ -50,11 +50,9 @@ def ranks_of(job):
         try:
             is_guard = pathlib.Path(
                 f"/proc/{pid}/comm").read_text().strip() == "lockstep-guard"
-            # A rank reads from /dev/null, and a spare worker from its agent.
-            is_spare = os.readlink(f"/proc/{pid}/fd/0").startswith("socket:")
         except OSError:
             continue
-        if not is_guard and not is_spare:
+        if not is_guard:
             ranks.append(pid)
     return ranks
 
@@ -77,11 +75,10 @@ def measure(options, ranks):
             + ["--devices", "1"], capture_output=True, text=True,
             timeout=DEADLINE_S)
         digest = digest_in([(0, line) for line in quiet.stdout.splitlines()])
-        spare = ["--spare-worker"] if options.spare_worker else []
         began = time.monotonic()
         deadline = began + DEADLINE_S
         job = Job([str(options.program), "run", "--nproc-per-node", str(ranks),
-                   "--max-restarts", "1", *spare, "--",
+                   "--max-restarts", "1", "--",
                    *training(options, ranks, f"{folder}/run", "ddp")])
         try:
             wait_until(lambda: job.has_step(KILL_AFTER)
@@ -120,7 +117,6 @@ def main():
     parser.add_argument("--ranks", default="2,4,8,16,32,64",
                         type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--spare-worker", action="store_true")
     parser.add_argument("--data-dir", type=pathlib.Path,
                         help="CIFAR-10 in its binary form; else synthetic")
     options = parser.parse_args()

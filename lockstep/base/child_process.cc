@@ -268,13 +268,6 @@ ChildProcess::ChildProcess(const ChildOptions& options)
   watch(options.program);
 }
 
-ChildProcess ChildProcess::adopt(pid_t pid) {
-  ChildProcess child;
-  child.pid_ = pid;
-  child.watch(std::to_string(pid));
-  return child;
-}
-
 void ChildProcess::watch(const std::string& name) {
   end_fd_ = open_pidfd(pid_);
   if (end_fd_.is_open()) return;

@@ -60,9 +60,6 @@ class ChildProcess {
   /// Starts the program and returns once it runs. Throws ProcessStartError, or
   /// IoError if no descriptor is left for it.
   explicit ChildProcess(const ChildOptions& options);
-  /// Takes charge of a child that another process has started, and that leads
-  /// its own process group. Throws IoError.
-  static ChildProcess adopt(pid_t pid);
   ~ChildProcess() { end(); }
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
@@ -82,7 +79,6 @@ class ChildProcess {
   void end();
 
  private:
-  ChildProcess() = default;
   // Opens end_fd_, or ends the process and throws IoError.
   void watch(const std::string& name);
   void note_end(const siginfo_t& info);

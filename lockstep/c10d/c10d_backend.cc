@@ -15,7 +15,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/c10d/torch_backend.h"
 #include "lockstep/comm/transport/device_transport.h"
-#include "lockstep/comm/transport/joined_messages.h"
 #include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/sparse_all_reduce.h"
 
@@ -196,8 +195,7 @@ class C10dBackend : public TorchBackend {
     return submit(calls().all_reduce(tensor, options.reduceOp), options);
   }
 
-  /// Reduces as if all tensors were copied into one tensor, which is reduced
-  /// and copied back. So a tensor that is listed twice is summed once.
+  /// Reduces one tensor after another.
   Work allreduce_coalesced(
       Tensors& tensors,
       const c10d::AllreduceCoalescedOptions& options) override {
@@ -207,12 +205,8 @@ class C10dBackend : public TorchBackend {
     check.reduction(tensors[0], options.reduceOp);
     CollectiveCall call{.type = OpType::ALLREDUCE_COALESCED,
                         .outputs = tensors};
-    if (may_overlap(tensors)) {
-      // In one message, all tensors are read before any of them is written.
-      call.collectives = {AllReduceCoalesced{tensors, options.reduceOp}};
-    } else {
-      append_joined(tensors, options.reduceOp,
-                    transport_->small_message_bytes(), call.collectives);
+    for (const auto& tensor : tensors) {
+      call.collectives.emplace_back(AllReduce{tensor, options.reduceOp});
     }
     return submit(std::move(call), options);
   }

@@ -8,16 +8,9 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/launchers.h"
-#include "lockstep/control/spare.h"
 
 namespace lockstep {
 namespace {
-
-// A spare worker waits here, with its libraries loaded and before any code of
-// the program runs. Its variables and cores are those of its rank when it goes
-// on, so the program can't tell that it waited. The priority is the first that
-// programs may use, because their initializers may read the environment.
-[[gnu::constructor(101)]] void wait_before_main() { control::wait_as_spare(); }
 
 // torchrun writes "True", as Python does.
 bool is_true(const std::string& name) {

@@ -162,17 +162,6 @@ Work ProcessGroup::barrier(bool async_op) const {
   return submit(transport, transport.calls().barrier(), async_op);
 }
 
-Work ProcessGroup::coalesce(const std::function<void(CoalescedCalls&)>& add,
-                            bool async_op) const {
-  Transport& transport = *impl_->transport;
-  CoalescedCalls calls(transport.calls());
-  add(calls);
-  if (calls.empty()) return {};
-  return submit(transport,
-                std::move(calls).join(transport.small_message_bytes()),
-                async_op);
-}
-
 void ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) const {
   isend(tensor, to, tag).wait();
 }

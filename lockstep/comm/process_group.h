@@ -12,7 +12,6 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/types.h>
 
-#include "lockstep/comm/coalesced_calls.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/comm/transport/shared_memory.h"
 #include "lockstep/comm/work.h"
@@ -144,15 +143,14 @@ class ProcessGroup {
                          bool async_op = false) const;
   Work barrier(bool async_op = false) const;
 
-  /// Submits the calls that `add` makes on its group as one call. Many small
-  /// all-reduces then cost about as much as one (see CoalescedCalls). Nothing
-  /// is sent if `add` throws or adds no call. The Work covers all the calls.
-  ///
-  ///     group.coalesce([&](CoalescedCalls& calls) {
-  ///       for (auto& gradient : gradients) calls.all_reduce(gradient);
-  ///     });
-  Work coalesce(const std::function<void(CoalescedCalls&)>& add,
-                bool async_op = false) const;
+  /// Gone. Make one call per tensor.
+  template <class Add>
+  Work coalesce(const Add&, bool = false) const {
+    static_assert(sizeof(Add) == 0,
+                  "coalesce() is gone; make one call per tensor, or copy small "
+                  "tensors into one");
+    return {};
+  }
 
   /// Sends `tensor` to another rank, which calls recv() or recv_any() with a
   /// tensor of the same type and size. May wait for that call, so two ranks

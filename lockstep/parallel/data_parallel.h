@@ -18,6 +18,14 @@
 
 namespace lockstep {
 
+namespace detail {
+
+/// Returns `options`. Throws InvalidArgument if they have several ranks, which
+/// are for DistributedDataParallel.
+DataParallelOptions for_one_rank(DataParallelOptions options);
+
+}  // namespace detail
+
 /// nn.DataParallel for C++: runs a module on several devices of one process.
 ///
 ///     auto model = lockstep::DataParallel(net, lockstep::devices("auto"));
@@ -51,7 +59,8 @@ class DataParallelImpl : public ParallelModule<M> {
   DataParallelImpl(const std::shared_ptr<M>& module,
                    const std::function<std::shared_ptr<M>()>& factory,
                    std::vector<Device> devices, DataParallelOptions options)
-      : Base(module, factory, std::move(devices), std::move(options)) {}
+      : Base(module, factory, std::move(devices),
+             detail::for_one_rank(std::move(options))) {}
 
   /// Same as the module's own forward(), but runs on all devices.
   template <class... Inputs>
@@ -71,7 +80,8 @@ class DataParallelImpl<torch::jit::Module>
  public:
   DataParallelImpl(const torch::jit::Module& module,
                    std::vector<Device> devices, DataParallelOptions options)
-      : ParallelModule(module, std::move(devices), std::move(options)) {}
+      : ParallelModule(module, std::move(devices),
+                       detail::for_one_rank(std::move(options))) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
     return forward_replicas(inputs);

@@ -190,20 +190,8 @@ ddp::Reducer& Engine::reducer() {
 // Loops written by the user.
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
-  if (exchange_) {
-    group().follow_module();
-    exchange_->load_buffers();
-  }
-  const auto run = [&] {
-    // The first forward runs a backward of the module to check it.
-    const LocalGradients::StepScope scope(*local_gradients_);
-    return parallel_forward(group_, inputs);
-  };
-  if (world_.size() > 1 && torch::GradMode::is_enabled()) {
-    return watch(inputs, run);
-  }
   follow_casts();
-  return run();
+  return parallel_forward(group_, inputs);
 }
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
@@ -298,10 +286,6 @@ void Engine::check_can_step(bool updates) const {
       {!ddp_options_.parameters_to_ignore().empty(),
        "train_step() with parameters_to_ignore",
        "call forward(), backward() and the optimizer's step()"},
-      {ddp_options_.average() == GradientAverage::kNone,
-       "train_step() with GradientAverage::kNone",
-       "train_step() gives the gradient of the mean over the batch; for sums "
-       "call forward() and backward()"},
       {!ddp_options_.broadcast_buffers(),
        "train_step() with broadcast_buffers(false)",
        "train_step() gives every rank rank 0's buffers; else call forward() "

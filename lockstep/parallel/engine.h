@@ -59,9 +59,8 @@ class Engine {
 
   // Loops written by the user.
 
-  /// Scatters the inputs, runs the replicas in parallel and gathers the
-  /// outputs. With several ranks, the first forward under autograd is
-  /// collective.
+  /// Scatters the inputs, runs the replicas of this rank in parallel and
+  /// gathers the outputs. A backward through them is not summed over ranks.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
   /// Runs `forward` on `inputs` and arranges that a backward through its output
   /// is summed over the ranks. Without autograd, it only runs `forward`. With

@@ -1,11 +1,28 @@
 #include "lockstep/parallel/parallel_module.h"
 
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 
 namespace lockstep {
 
 using torch::jit::Module;
+
+DataParallelOptions detail::for_one_rank(DataParallelOptions options) {
+  const int ranks = options.process_group().size();
+  if (ranks == 1) return options;
+  throw InvalidArgument(
+      "parallel",
+      {.code = ErrorCode::kBadOption,
+       .what = "DataParallel runs a module on the devices of one rank",
+       .expected = "a process group of one rank, or none",
+       .got = fmt::format("a process group of {} ranks", ranks),
+       .fix = "use DistributedDataParallel(module, group), whose train_step() "
+              "gives the same bits"});
+}
 
 NoSync::NoSync(std::shared_ptr<Engine> engine)
     : engine_(std::move(engine)), was_synced_(engine_->is_synced()) {

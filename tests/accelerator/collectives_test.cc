@@ -208,18 +208,6 @@ void call_all(const ProcessGroup& world, bool is_async) {
                                    {}, {}, is_async));
     expect_equal("all_to_all_single", output, torch::cat(all) * (rank + 1));
   }
-  {
-    Tensors tensors;
-    for (int i = 1; i <= 5; ++i) tensors.push_back(late(values_of(rank) * i));
-    finish(world.coalesce(
-        [&](CoalescedCalls& calls) {
-          for (const Tensor& tensor : tensors) calls.all_reduce(tensor);
-        },
-        is_async));
-    for (int i = 1; i <= 5; ++i) {
-      expect_equal("coalesce", tensors[static_cast<size_t>(i - 1)], sum * i);
-    }
-  }
   finish(world.barrier(is_async));
 }
 

@@ -49,7 +49,7 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
   SAYS(lockstep::to(*model, devices[0]));
   DistributedDataParallel(module, world, DistributedDataParallelOptions()
       .SAYS(find_unused_parameters(true)).SAYS(static_graph(true))
-      .SAYS(broadcast_buffers(false)).average(SAYS(GradientAverage::kNone))
+      .SAYS(broadcast_buffers(false))
       .zero(SAYS(ZeroStage::kOptimizerState))
       .SAYS(verify_first_step(false))
       .SAYS(verify_ranks(false)));

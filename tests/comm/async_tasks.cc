@@ -1,10 +1,9 @@
-// The asynchronous and the coalesced forms of ProcessGroup's calls: they give
-// the bits of the synchronous ones, in the order in which they were called.
+// The asynchronous forms of ProcessGroup's calls: they give the bits of the
+// synchronous ones, in the order in which they were called.
 
 #include <chrono>
 #include <future>
 #include <memory>
-#include <stdexcept>
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
@@ -140,13 +139,10 @@ const RankTasks async_order("async_order", [](const ProcessGroup& world) {
         world.all_reduce(other, ReduceOp::SUM, /*async_op=*/true);
     Tensors list{other};
     const auto second = c10d_backend(world)->allreduce(list, {});
-    const Work third =
-        world.coalesce([&](CoalescedCalls& group) { group.all_reduce(other); },
-                       /*async_op=*/true);
     world.all_reduce(other);
-    require(second->isCompleted() && third.is_completed(), "one queue");
-    require(torch::equal(other, filled(size * size * size * size)),
-            "a sum through ProcessGroup, c10d, a group and ProcessGroup");
+    require(second->isCompleted(), "one queue");
+    require(torch::equal(other, filled(size * size * size)),
+            "a sum through ProcessGroup, c10d and ProcessGroup");
   }
   // Nobody waits for these: they are done all the same.
   for (int i = 0; i < 10; ++i)
@@ -272,16 +268,6 @@ const RankTasks async_refusals("async_refusals", [](const ProcessGroup& world) {
             "an undefined tensor");
     require(is_refused([&] { world.all_to_all({}, {}, /*async_op=*/true); }),
             "no tensors");
-    // Calls that a group collected before a refusal are not sent.
-    require(is_refused([&] {
-              world.coalesce(
-                  [&](CoalescedCalls& group) {
-                    group.all_reduce(tensor);
-                    group.broadcast(tensor, -1);
-                  },
-                  /*async_op=*/true);
-            }),
-            "a call in a group");
   }
   at::Tensor after = filled(1);
   world.all_reduce(after);
@@ -367,151 +353,6 @@ const RankTasks async_inference(
       require(same(sparse.to_dense(), expected),
               "all_reduce of sparse tensors");
     });
-
-/// Small, empty, large and strided tensors of several types in turn.
-Tensors mixed_tensors(int rank) {
-  Tensors tensors;
-  uint64_t salt = 0;
-  for (const int64_t count : {7, 0, 300, 20'001, 1, 64, 9000, 33}) {
-    for (const auto type : all_types()) {
-      tensors.push_back(data_of(rank, count, type, salt++));
-    }
-  }
-  tensors.push_back(
-      data_of(rank, 120, torch::kFloat32, salt).view({10, 12}).t());
-  return tensors;
-}
-
-const RankTasks coalesced_calls(
-    "coalesced_calls", [](const ProcessGroup& world) {
-      for (const Op op : {Op::SUM, Op::AVG}) {
-        Tensors tensors, expected;
-        for (const auto& tensor : mixed_tensors(world.rank())) {
-          if (op == Op::AVG && tensor.scalar_type() == torch::kBool) continue;
-          tensors.push_back(tensor);
-          expected.push_back(tensor.clone());
-        }
-        const Work work = world.coalesce(
-            [&](CoalescedCalls& group) {
-              for (const auto& tensor : tensors) group.all_reduce(tensor, op);
-            },
-            /*async_op=*/true);
-        for (auto& tensor : expected) world.all_reduce(tensor, op);
-        work.wait();
-        require_same(tensors, expected,
-                     "a group has the bits of separate calls");
-        require_same(work.result(), expected, "the result of a group");
-      }
-
-      // 10,000 tensors make more than one message.
-      const Tensors many(10'000, filled(1, 0));
-      Tensors sums;
-      for (int i = 0; i < 1000; ++i) sums.push_back(filled(i, 1000));
-      world.coalesce([&](CoalescedCalls& group) {
-        for (const auto& tensor : many) group.all_reduce(tensor);
-        for (const auto& tensor : sums) group.all_reduce(tensor);
-      });
-      for (int i = 0; i < 1000; ++i) {
-        require(torch::equal(sums[static_cast<size_t>(i)],
-                             filled(i * world.size(), 1000)),
-                "a group of more than a message");
-      }
-
-      // An empty group is done at once, even if only one rank makes it.
-      if (world.rank() == 0) {
-        const Work none =
-            world.coalesce([](CoalescedCalls&) {}, /*async_op=*/true);
-        none.wait();
-        require(none.is_completed() && none.result().empty(), "an empty group");
-        world.coalesce([](CoalescedCalls&) {});
-      }
-
-      // An exception in the group: nothing was sent.
-      at::Tensor kept = filled(2);
-      bool has_thrown = false;
-      try {
-        world.coalesce([&](CoalescedCalls& group) {
-          group.all_reduce(kept);
-          if (world.rank() == 0) throw std::runtime_error("of the user");
-          throw std::runtime_error("of the user elsewhere");
-        });
-      } catch (const std::runtime_error&) {
-        has_thrown = true;
-      }
-      require(has_thrown && torch::equal(kept, filled(2)), "an exception");
-      world.barrier();
-    });
-
-const RankTasks coalesced_kinds("coalesced_kinds", [](const ProcessGroup&
-                                                          world) {
-  const int size = world.size();
-  const int rank = world.rank();
-  const double sum = size * (size + 1) / 2.0;
-  const at::Tensor own = filled(rank + 1);
-  const Tensors parts(static_cast<size_t>(size), own);
-
-  // A later call of the group reads what an earlier one wrote.
-  const at::Tensor tensor = own.clone(), twice = own.clone(),
-                   whole = own.clone(), reduced = own.clone();
-  const at::Tensor scattered = filled(0), part_sum = filled(0);
-  const Tensors exchanged = zeros_like(parts);
-  const at::Tensor all_into = filled(0).repeat({size}), sum_into = filled(0),
-                   exchanged_into = filled(0).repeat({size});
-  Tensors gathered, at_root;
-  const auto before = c10d_backend(world)
-                          ? c10d_backend(world)->getSequenceNumberForGroup()
-                          : 0;
-  const Work work = world.coalesce(
-      [&](CoalescedCalls& group) {
-        group.all_reduce(tensor);
-        group.all_reduce(twice);
-        group.all_reduce(twice);
-        group.all_reduce(whole);
-        group.all_reduce(whole.narrow(0, 0, 50));
-        group.broadcast(tensor, size - 1);
-        gathered = group.all_gather(tensor);
-        at_root = group.gather(own, 0);
-        group.scatter(scattered, parts, 0);
-        group.reduce(reduced, 0);
-        group.reduce_scatter(part_sum, parts);
-        group.all_to_all(exchanged, parts);
-        group.all_gather_into_tensor(all_into, own);
-        group.reduce_scatter_tensor(sum_into, own.repeat({size}));
-        group.all_to_all_single(exchanged_into, own.repeat({size}));
-        group.barrier();
-      },
-      /*async_op=*/true);
-  work.wait();
-  require(torch::equal(sum_into, filled(sum)) &&
-              torch::equal(exchanged_into, all_into) &&
-              all_into[0].item<double>() == 1 &&
-              all_into[-1].item<double>() == size,
-          "the forms with one tensor for all ranks");
-  if (c10d_backend(world)) {
-    require(c10d_backend(world)->getSequenceNumberForGroup() == before + 1,
-            "a group is one call");
-  }
-  require(torch::equal(tensor, filled(sum)), "a sum and a broadcast of it");
-  require(torch::equal(twice, filled(sum * size)), "a sum of a sum");
-  require(torch::equal(whole.narrow(0, 0, 50), filled(sum * size, 50)) &&
-              torch::equal(whole.narrow(0, 50, 50), filled(sum, 50)),
-          "a sum of a tensor and of a view of it");
-  for (int r = 0; r < size; ++r) {
-    const auto i = static_cast<size_t>(r);
-    require(torch::equal(gathered[i], filled(sum)), "all_gather in a group");
-    require(torch::equal(exchanged[i], filled(r + 1)), "all_to_all in a group");
-    if (rank == 0) {
-      require(torch::equal(at_root[i], filled(r + 1)), "gather in a group");
-    }
-  }
-  require(rank == 0 || at_root.empty(), "gather elsewhere");
-  require(torch::equal(scattered, filled(1)), "scatter in a group");
-  require(torch::equal(part_sum, filled(sum)), "reduce_scatter in a group");
-  require(rank != 0 || torch::equal(reduced, filled(sum)), "reduce in a group");
-  require(work.result().size() == 6 + gathered.size() + at_root.size() + 2 +
-                                      exchanged.size() + 1 + 3,
-          "the results of all calls");
-});
 
 }  // namespace
 }  // namespace lockstep::async_tasks

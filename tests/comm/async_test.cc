@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/c10d/c10d_backend.h"
 #include "lockstep/comm/transport/device_transport.h"
-#include "lockstep/comm/transport/joined_messages.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep::async_test {
@@ -26,12 +25,6 @@ ProcessGroupOptions options_of(const std::string& backend) {
   options.timeout(std::chrono::seconds(100));
   return options;
 }
-
-/// Calls that are joined without a ProcessGroup.
-struct Coalesced : CoalescedCalls {
-  explicit Coalesced(const CallFactory& calls) : CoalescedCalls(calls) {}
-  using CoalescedCalls::join;
-};
 
 at::Tensor filled(double value, int64_t count = 100) {
   return torch::full({count}, value, torch::kFloat64);
@@ -97,11 +90,6 @@ TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
           works.push_back(group->all_reduce(filled(i, 5000), ReduceOp::SUM,
                                             /*async_op=*/true));
         }
-        works.push_back(group->coalesce(
-            [](CoalescedCalls& calls) {
-              for (int i = 50; i < 60; ++i) calls.all_reduce(filled(i, 5000));
-            },
-            /*async_op=*/true));
         group.reset();
         int i = 0;
         for (const Work& work : works) {
@@ -111,7 +99,7 @@ TEST_P(AsyncWork, WhatIsQueuedIsDoneBeforeTheWorldEnds) {
             require(torch::equal(tensor, filled(3 * i++, 5000)), "a sum");
           }
         }
-        require(i == 60, "all calls have a result");
+        require(i == 50, "all calls have a result");
       },
       options_of(GetParam()));
 }
@@ -141,12 +129,6 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
                   has_error->set_value(future.hasError());
                 });
           }
-          works.push_back(group->coalesce(
-              [](CoalescedCalls& calls) {
-                calls.all_reduce(filled(1));
-                calls.all_reduce(filled(2));
-              },
-              /*async_op=*/true));
           for (size_t i = kShared; i < works.size(); ++i) {
             require(end_of(works[i]) == ErrorCode::kCollectiveFailed,
                     "each Work ends with the failure");
@@ -170,27 +152,6 @@ TEST_P(AsyncWork, ARankThatFailsEndsEveryQueuedWork) {
           require(has_thrown, "a synchronous call fails as well");
         }
         world.barrier();
-      },
-      options_of(GetParam()));
-}
-
-TEST_P(AsyncWork, GroupsWhoseSizesDifferAreFound) {
-  spawn(
-      2,
-      [&](const ProcessGroup& world) {
-        // Messages of one size, made of other tensors.
-        const int64_t first = world.rank() == 0 ? 3 : 5;
-        const Work work = world.coalesce(
-            [&](CoalescedCalls& group) {
-              group.all_reduce(filled(1, first));
-              group.all_reduce(filled(1, 8 - first));
-            },
-            /*async_op=*/true);
-        const auto code = end_of(work);
-        // The rank that detects it first closes its connections.
-        require(code == ErrorCode::kCallsDiffer ||
-                    code == ErrorCode::kCollectiveFailed,
-                "ranks that join other tensors are found");
       },
       options_of(GetParam()));
 }
@@ -238,30 +199,6 @@ TEST(WorldOfOne, DoesItsCallsAtOnce) {
   const Work gathered = world.all_gather(tensor, /*async_op=*/true);
   EXPECT_TRUE(torch::equal(gathered.result()[0], tensor));
   EXPECT_FALSE(gathered.result()[0].is_same(tensor));
-}
-
-TEST(JoinedMessages, JoinSmallTensorsAndLeaveLargeOnesAlone) {
-  const auto tensor_with_kib = [](int64_t kib) {
-    return torch::zeros({kib << 10}, torch::kUInt8);
-  };
-  using Lists = std::vector<std::vector<size_t>>;
-  EXPECT_EQ(join_small({}, 32 << 10), Lists());
-  EXPECT_EQ(join_small({tensor_with_kib(1), tensor_with_kib(32),
-                        tensor_with_kib(33), tensor_with_kib(0)},
-                       32 << 10),
-            (Lists{{0, 1, 3}, {2}}));
-  const Tensors many(130, tensor_with_kib(32));
-  const auto messages = join_small(many, 32 << 10);
-  ASSERT_EQ(messages.size(), 2U);
-  EXPECT_EQ(messages[0].size(), 128U);
-}
-
-TEST(JoinedMessages, FindTensorsThatMayShareMemory) {
-  const at::Tensor whole = torch::zeros({4, 6});
-  EXPECT_FALSE(may_overlap({whole[0], whole[1], torch::zeros({3})}));
-  EXPECT_TRUE(may_overlap({whole, whole[3]}));
-  EXPECT_TRUE(may_overlap({whole.select(1, 0), whole.select(1, 1)}));
-  EXPECT_FALSE(may_overlap({torch::zeros({0}), torch::zeros({0})}));
 }
 
 /// Work that ends with an error of NCCL.
@@ -332,10 +269,6 @@ TEST(DeviceTransport, MakesTheCallsOfAC10dBackend) {
             begin(calls.reduce_scatter_tensor(
                 whole_sum, torch::cat({filled(rank), filled(5)}),
                 ReduceOp::SUM))};
-        Coalesced group(calls);
-        for (int i = 0; i < 5; ++i) group.all_reduce(sum);
-        for (const auto& tensor : parts) group.all_reduce(tensor);
-        run(std::move(group).join(transport.small_message_bytes()));
         for (const auto& work : works) work->wait();
         require(torch::equal(all_gather.outputs[1], filled(1)), "all_gather");
         require(rank == 1 || torch::equal(gather.outputs[1], filled(1)),
@@ -343,9 +276,6 @@ TEST(DeviceTransport, MakesTheCallsOfAC10dBackend) {
         require(torch::equal(into[1], filled(1)), "all_gather_into_tensor");
         require(torch::equal(whole_sum, filled(rank == 0 ? 1 : 10)),
                 "reduce_scatter_tensor");
-        require(torch::equal(sum, filled(3 * 32)) &&
-                    torch::equal(parts[1], filled(21)),
-                "a group");
         const auto message = rank == 0 ? transport.send(filled(5), 1, 0)
                                        : transport.recv_any(part, 0);
         message->wait();

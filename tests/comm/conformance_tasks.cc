@@ -476,18 +476,13 @@ const RankTasks groups("groups", [](const ProcessGroup& world) {
 });
 
 const RankTasks conformance("conformance", [](const ProcessGroup& world) {
-  for (const char* name : {"all_reduce",     "reductions",
-                           "moves",          "whole_tensors",
-                           "strided",        "send_recv",
-                           "c10d_forms",     "groups",
-                           "callbacks",      "mail_callbacks",
-                           "refusals",       "coalesced",
-                           "sparse",         "wrap",
-                           "c10d_reducer",   "c10d_debug_detail",
-                           "async_bits",     "async_order",
-                           "async_futures",  "async_messages",
-                           "async_refusals", "coalesced_calls",
-                           "coalesced_kinds"}) {
+  for (const char* name :
+       {"all_reduce",    "reductions",     "moves",         "whole_tensors",
+        "strided",       "send_recv",      "c10d_forms",    "groups",
+        "callbacks",     "mail_callbacks", "refusals",      "coalesced",
+        "sparse",        "wrap",           "c10d_reducer",  "c10d_debug_detail",
+        "async_bits",    "async_order",    "async_futures", "async_messages",
+        "async_refusals"}) {
     RankTasks::get(name)(world);
   }
 });

@@ -35,7 +35,7 @@ auto all_tasks(Ranks ranks) {
                       "coalesced", "sparse", "wrap", "c10d_reducer",
                       "c10d_debug_detail", "async_bits", "async_order",
                       "async_futures", "async_inference", "async_messages",
-                      "async_refusals", "coalesced_calls", "coalesced_kinds"),
+                      "async_refusals"),
       ranks);
 }
 INSTANTIATE_TEST_SUITE_P(Few, Threads, all_tasks(testing::Values(1, 2, 3)),

@@ -52,11 +52,6 @@ const RankTasks lost_peer_works(
         works.push_back(world.all_reduce(torch::ones({1000}), ReduceOp::SUM,
                                          /*async_op=*/true));
       }
-      works.push_back(world.coalesce(
-          [](CoalescedCalls& group) {
-            for (int i = 0; i < 5; ++i) group.all_reduce(torch::ones({10}));
-          },
-          /*async_op=*/true));
       works[0].wait();
       for (size_t i = 1; i < works.size(); ++i) {
         bool has_failed = false;

@@ -95,7 +95,7 @@ struct Case {
   bool nesterov = false;
   std::vector<OptimizerSpec> optimizers;  ///< of a program, instead
 
-  std::string average = "samples";  ///< of ddp: samples, ranks or none
+  std::string average = "samples";  ///< of ddp: samples or ranks
   bool finds_unused = false;
   bool is_static = false;
   bool has_bucket_views = true;

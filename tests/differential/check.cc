@@ -102,8 +102,7 @@ class Checker {
   /// Returns whether the ranks promise the bits of DataParallel on one device.
   /// DistributedDataParallel does so for train_step().
   bool has_bits_of_one_device() const {
-    return is_one_batch() && (case_.kind == "world" ||
-                              (is_program(case_) && case_.average != "none"));
+    return is_one_batch() && (case_.kind == "world" || is_program(case_));
   }
 
   /// Returns whether DistributedDataParallel promises the bits of DataParallel.
@@ -111,8 +110,8 @@ class Checker {
   /// numbers that are too small to be halved, which soon occur in half
   /// precision.
   bool promises_bits_of_data_parallel() const {
-    if (case_.kind != "ddp" || case_.ranks != 2 || case_.average == "none" ||
-        case_.loss == "force" || case_.has_l2 || case_.dtype == "half" ||
+    if (case_.kind != "ddp" || case_.ranks != 2 || case_.loss == "force" ||
+        case_.has_l2 || case_.dtype == "half" ||
         has_operation(case_, "dropout")) {
       return false;
     }

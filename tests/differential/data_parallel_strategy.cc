@@ -4,30 +4,32 @@ namespace lockstep::differential {
 
 namespace {
 
-std::vector<Device> devices_of(int64_t count, const ProcessGroup& world) {
-  if (world.size() > 1) {
-    return std::vector<Device>(static_cast<size_t>(count), Device{});
-  }
-  return lockstep::devices(std::to_string(count) + "xcpu", Duplicates::kRefuse,
-                           Oversubscription::kAllow);
-}
-
-DataParallelOptions options_of(const Case& of, const ProcessGroup& world) {
+DataParallelOptions data_parallel_options_of(const Case& of) {
   return DataParallelOptions()
       .shards(of.shards)
       .seed(of.seed)
       .intra_op_threads(1)
-      .verify_first_step(of.verifies)
-      .process_group(world);
+      .verify_first_step(of.verifies);
 }
 
 }  // namespace
 
 DataParallelStrategy::DataParallelStrategy(
-    const std::shared_ptr<InterpretedModule>& module, int64_t devices,
-    const ProcessGroup& world)
-    : WrappedStrategy(module, world,
-                      {module, factory_of(module), devices_of(devices, world),
-                       options_of(*module->definition, world)}) {}
+    const std::shared_ptr<InterpretedModule>& module, int64_t devices)
+    : WrappedStrategy(
+          module, {},
+          {module, factory_of(module),
+           lockstep::devices(std::to_string(devices) + "xcpu",
+                             Duplicates::kRefuse, Oversubscription::kAllow),
+           data_parallel_options_of(*module->definition)}) {}
+
+RankStrategy::RankStrategy(const std::shared_ptr<InterpretedModule>& module,
+                           int64_t devices, const ProcessGroup& world)
+    : WrappedStrategy(
+          module, world,
+          {module, factory_of(module),
+           std::vector<Device>(static_cast<size_t>(devices), Device{}),
+           data_parallel_options_of(*module->definition)
+               .process_group(world)}) {}
 
 }  // namespace lockstep::differential

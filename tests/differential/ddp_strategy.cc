@@ -9,9 +9,9 @@ DistributedDataParallelOptions options_of(const Case& of) {
   options.find_unused_parameters(of.finds_unused)
       .static_graph(of.is_static)
       .gradient_as_bucket_view(of.has_bucket_views)
-      .average(of.average == "ranks"  ? GradientAverage::kRanks
-               : of.average == "none" ? GradientAverage::kNone
-                                      : GradientAverage::kSamples)
+      .average(of.kind == "world" || of.average == "ranks"
+                   ? GradientAverage::kRanks
+                   : GradientAverage::kSamples)
       .device(Device{})
       .shards(of.shards)
       .seed(of.seed)

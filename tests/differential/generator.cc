@@ -36,8 +36,7 @@ void choose_strategy(Case& of, Random& random) {
     of.devices = 1;
     of.shards = of.ranks;
     of.backend = random.once_in(3) ? "tcp" : "shm";
-    static const std::vector<std::string> averages{"samples", "samples",
-                                                   "ranks", "none"};
+    static const std::vector<std::string> averages{"samples", "ranks"};
     of.average = random.pick(averages);
     of.is_static = random.once_in(6);
     of.finds_unused = random.once_in(2);

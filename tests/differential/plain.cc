@@ -91,7 +91,6 @@ std::vector<Plain::Shard> Plain::rank_parts_of(const Batch& batch) const {
     if (of.kind == "ddp" && of.average == "samples" && batch.samples > 0) {
       weight = static_cast<double>(count) / static_cast<double>(batch.samples);
     }
-    if (of.kind == "ddp" && of.average == "none") weight = 1.0;
     parts.push_back({batch.part(first, count), weight});
   }
   return parts;

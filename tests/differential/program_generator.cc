@@ -49,7 +49,7 @@ class ProgramGenerator {
     }
     if (of_.kind != "ddp") return;
     static const std::vector<std::string> averages{"ranks", "ranks", "samples"};
-    of_.average = random_.once_in(24) ? "none" : random_.pick(averages);
+    of_.average = random_.pick(averages);
     of_.finds_unused = true;
     of_.is_static = false;
     of_.has_bucket_views = !random_.once_in(3);
@@ -61,8 +61,6 @@ class ProgramGenerator {
   void choose_change() {
     differs_ = of_.ranks > 1 && random_.once_in(8);
     changes_member_ = !differs_ && random_.once_in(8);
-    // train_step() refuses it.
-    if (differs_ && of_.average == "none") of_.average = "ranks";
   }
 
   void choose_module() {
@@ -83,8 +81,10 @@ class ProgramGenerator {
     }
     const bool has_buffers = of_.trackers > 0 || !of_.norms.empty();
     // There each parameter has to take part in a loop of the user's own.
-    has_loops_ = of_.kind != "world" || !leaves_parameters_unused(of_) ||
-                 random_.once_in(16);
+    // Ranks of several devices only make steps.
+    has_loops_ = (of_.kind != "world" || !leaves_parameters_unused(of_) ||
+                  random_.once_in(16)) &&
+                 (of_.ranks == 1 || of_.devices == 1);
     has_no_sync_ = (of_.ranks == 1 || !has_buffers) && random_.once_in(2);
   }
 

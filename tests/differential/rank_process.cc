@@ -157,8 +157,8 @@ Trace play_on_rank(const Case& of, const ProcessGroup& world) {
   const auto module =
       std::make_shared<InterpretedModule>(std::make_shared<const Case>(of));
   return play(of, [&]() -> std::unique_ptr<Strategy> {
-    if (of.kind == "ddp") return std::make_unique<DdpStrategy>(module, world);
-    return std::make_unique<DataParallelStrategy>(module, of.devices, world);
+    if (of.devices == 1) return std::make_unique<DdpStrategy>(module, world);
+    return std::make_unique<RankStrategy>(module, of.devices, world);
   });
 }
 

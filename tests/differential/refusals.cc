@@ -199,18 +199,12 @@ const std::vector<Refusal>& refusals() {
          return has_event(of, "no_sync") &&
                 has_loss(of, {"weighted", "cross_entropy", "unit_weights"});
        }},
-      {"no_sync(): gradients added to a sum over the ranks",
-       {"added under no_sync() to a sum over the ranks", "[misuse]"},
-       [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
       {"no_sync(): gradients of backward() and of train_step() in one sum",
        {"of backward() and of train_step()", "[misuse]"},
        [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
       {"no_sync(): a rank without samples in the step that ends it",
        {"no samples in the step that ends no_sync()"},
        [](const Case& of, const Trace&) { return has_event(of, "no_sync"); }},
-      {"ddp: train_step() with GradientAverage::kNone",
-       {"[ddp] train_step() with GradientAverage::kNone"},
-       [](const Case& of, const Trace&) { return of.average == "none"; }},
   };
   return all;
 }

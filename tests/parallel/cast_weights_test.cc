@@ -24,6 +24,7 @@
 #include "lockstep/parallel/fused_optimizer.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::cast_weights_test {
 namespace {
@@ -378,7 +379,7 @@ std::string bytes_after_training(const ProcessGroup& world) {
   const int64_t own = kBatch / world.size();
   const auto net =
       testing_ddp::filled(std::make_shared<testing_ddp::NetImpl>());
-  const DataParallel model(
+  const OverRanks model(
       net, {Device{}},
       DataParallelOptions().process_group(world).shards(2).intra_op_threads(1));
   // The blocks of an optimizer need not be in the order of the module's.

@@ -9,6 +9,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/checkpointed.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::checkpointing_test {
 namespace {
@@ -90,7 +91,7 @@ TEST(Checkpointing, UpdatesAllParametersOverRanks) {
                   2, backend,
                   [&](ProcessGroup world) {
                     const auto net = new_net();
-                    DataParallel<CheckpointedNetImpl> model(
+                    OverRanks<CheckpointedNetImpl> model(
                         net,
                         [] { return std::make_shared<CheckpointedNetImpl>(); },
                         slices(1), DataParallelOptions().process_group(world));

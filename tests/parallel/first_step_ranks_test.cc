@@ -9,6 +9,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/first_step_cases.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::first_step_test {
 namespace {
@@ -84,8 +85,8 @@ TEST_P(FirstStepOfRanks, RefusesLossesThatAreNoMeans) {
             if (ddp) {
               step(DistributedDataParallel(net, world));
             } else {
-              step(DataParallel(net, {slices(2)[world.rank()]},
-                                DataParallelOptions().process_group(world)));
+              step(OverRanks(net, {slices(2)[world.rank()]},
+                             DataParallelOptions().process_group(world)));
             }
           });
       EXPECT_PRED2(contains, texts[0], each.advice);
@@ -139,7 +140,7 @@ TEST_P(FirstStepOfRanks, ComparesReplicasInAnEvaluation) {
       errors_of_ranks(GetParam(), [&](const ProcessGroup& world) {
         const auto net = std::make_shared<ScaledImpl>();
         net->scale = 3;
-        const DataParallel<ScaledImpl> model(
+        const OverRanks<ScaledImpl> model(
             net, [] { return std::make_shared<ScaledImpl>(); }, slices(2),
             DataParallelOptions().process_group(world));
         if (world.rank() == 1) return;

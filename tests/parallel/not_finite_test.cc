@@ -15,6 +15,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::not_finite_test {
 namespace {
@@ -271,8 +272,8 @@ TEST_P(NotFiniteOnRanks, IsReportedByTheRankThatHasIt) {
         if (is_ddp) {
           run(DistributedDataParallel<NetImpl>(net, world), net, world, kind);
         } else {
-          run(DataParallel<NetImpl>(net, {Device{}},
-                                    DataParallelOptions().process_group(world)),
+          run(OverRanks<NetImpl>(net, {Device{}},
+                                 DataParallelOptions().process_group(world)),
               net, world, kind);
         }
       });

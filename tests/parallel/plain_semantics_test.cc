@@ -11,6 +11,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -196,7 +197,7 @@ TEST_P(ExistingGradients, ThatDifferBetweenRanksAreRefused) {
       testing_ddp::failure_of(2, GetParam(), [&](ProcessGroup world) {
         torch::manual_seed(5);
         Mlp net;
-        const DataParallel model(
+        const OverRanks model(
             net, std::vector{Device{}},
             DataParallelOptions().process_group(world).intra_op_threads(1));
         auto sgd =

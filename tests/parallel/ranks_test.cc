@@ -1,4 +1,4 @@
-// DataParallel over the ranks of a ProcessGroup.
+// Ranks of a training run, and their devices.
 #include "tests/parallel/ddp/ranks.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::ranks_test {
 namespace {
@@ -41,10 +42,23 @@ torch::Tensor loss_of(const torch::Tensor& output,
 
 class Ranks : public testing_ddp::OnBackends {};
 
+TEST_P(Ranks, AreForDistributedDataParallel) {
+  run_on_ranks(2, [](ProcessGroup world) {
+    try {
+      DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
+      TORCH_CHECK(false, "it was accepted");
+    } catch (const InvalidArgument& error) {
+      TORCH_CHECK(error.code() == ErrorCode::kBadOption);
+      TORCH_CHECK(std::string(error.what()).find("DistributedDataParallel") !=
+                  std::string::npos);
+    }
+  });
+}
+
 TEST_P(Ranks, WithAnotherModelAreRefusedByName) {
   const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = std::make_shared<NetImpl>(4 + world.rank());
-    DataParallel(net, host(), of(world));
+    OverRanks(net, host(), of(world));
   });
   EXPECT_PRED2(contains, failure, "[parameters-differ]");
   EXPECT_PRED2(contains, failure, "'first.weight': Float [4, 3]");
@@ -58,7 +72,7 @@ TEST_P(Ranks, StartFromTheParametersOfRank0) {
       torch::NoGradGuard no_grad;
       for (auto& p : net->parameters()) p.fill_(world.rank() + 1);
     }
-    auto model = DataParallel(net, host(), of(world));
+    auto model = OverRanks(net, host(), of(world));
     for (const auto& p : model->parameters()) {
       TORCH_CHECK(p.eq(1).all().item<bool>(), "not rank 0's");
     }
@@ -68,7 +82,7 @@ TEST_P(Ranks, StartFromTheParametersOfRank0) {
 TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
   const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = std::make_shared<NetImpl>(4);
-    auto model = DataParallel(net, host(), of(world));
+    auto model = OverRanks(net, host(), of(world));
     auto sgd = optim::sgd(
         net->parameters(),
         optim::SGDOptions().make_state([&](const torch::Tensor& parameter) {
@@ -83,7 +97,7 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
 
 TEST_P(Ranks, EvaluateWithoutEachOther) {
   run_on_ranks(2, [](ProcessGroup world) {
-    auto model = DataParallel(std::make_shared<NetImpl>(4), host(), of(world));
+    auto model = OverRanks(std::make_shared<NetImpl>(4), host(), of(world));
     if (world.rank() == 1) return;
     torch::NoGradGuard no_grad;
     TORCH_CHECK(model->forward(torch::randn({2, 3})).size(0) == 2);
@@ -110,7 +124,7 @@ TEST_P(Ranks, HaveTheBuffersOfRank0AfterAStep) {
   const auto y = torch::ones({8, 1});
   run_on_ranks(2, [&](ProcessGroup world) {
     auto net = std::make_shared<MeanNetImpl>();
-    auto model = DataParallel(net, host(), of(world));
+    auto model = OverRanks(net, host(), of(world));
     auto sgd = optim::sgd(
         net->parameters(),
         optim::SGDOptions(0.01).make_state([&](const torch::Tensor& parameter) {

@@ -15,6 +15,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -74,9 +75,9 @@ torch::Tensor loss_of(const torch::Tensor& output,
 
 void train_one_step(const ProcessGroup& world) {
   auto net = std::make_shared<WideNetImpl>();
-  auto model = DataParallel(
-      net, {Device{}},
-      DataParallelOptions().process_group(world).intra_op_threads(1));
+  auto model =
+      OverRanks(net, {Device{}},
+                DataParallelOptions().process_group(world).intra_op_threads(1));
   model->train_step(torch::ones({2, 1024}), torch::zeros({2, 1024}), loss_of);
 }
 
@@ -122,7 +123,7 @@ TEST(Resources, OfAGradientStayAsLongAsTheGradient) {
           [](ProcessGroup world) {
             auto net = std::make_shared<WideNetImpl>();
             {
-              auto model = DataParallel(
+              auto model = OverRanks(
                   net, {Device{}},
                   DataParallelOptions().process_group(world).intra_op_threads(
                       1));
@@ -148,7 +149,7 @@ TEST(Resources, OfGradientsInSharedMemorySurviveTheReleaseOfTheCache) {
             // Each rank has its own slice, because ranks must not use
             // each other's memory.
             const Device slice{c10::kCPU, world.rank(), 2};
-            auto model = DataParallel(
+            auto model = OverRanks(
                 net, {slice},
                 DataParallelOptions().process_group(world).intra_op_threads(1));
             const auto step = [&] {

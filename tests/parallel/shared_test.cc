@@ -21,6 +21,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::shared_test {
 namespace {
@@ -308,8 +309,8 @@ TEST_P(SharedOnRanks, IsWholeInAStep) {
   run_on_ranks(2, [&](ProcessGroup world) {
     DistributedDataParallel ddp(new_net(), world);
     step(ddp, world);
-    DataParallel dp(new_net(), slices(1),
-                    DataParallelOptions().process_group(world));
+    OverRanks dp(new_net(), slices(1),
+                 DataParallelOptions().process_group(world));
     step(dp, world);
   });
 }

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::sharing_test {
 namespace {
@@ -27,7 +28,7 @@ using testing_ddp::targets;
 using torch::Tensor;
 
 using Net = std::shared_ptr<NetImpl>;
-using Model = DataParallel<NetImpl>;
+using Model = OverRanks<NetImpl>;
 using Optimizer = std::unique_ptr<optim::Optimizer>;
 
 constexpr int64_t kBatch = 8;
@@ -168,7 +169,7 @@ TEST_P(Sharing, FollowsBuffersThatEveryRankLoaded) {
   run_on_ranks(2, [](ProcessGroup world) {
     const auto make = [] { return filled(std::make_shared<NormedImpl>()); };
     const auto net = make(), alone = make();
-    const DataParallel<NormedImpl> model(
+    const OverRanks<NormedImpl> model(
         net, {Device{}},
         DataParallelOptions().process_group(world).intra_op_threads(1));
     const auto sgd = optim::sgd(net->parameters(), 0.1);

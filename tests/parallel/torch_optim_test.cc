@@ -15,6 +15,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::torch_optim_test {
 namespace {
@@ -187,11 +188,11 @@ TEST_P(TorchOptimOverRanks, HasTheBitsOfASingleDevice) {
     run_on_ranks(2, [&](const ProcessGroup& world) {
       const Mlp net =
           at_home(Mlp(std::dynamic_pointer_cast<MlpImpl>(initial->clone())));
-      const DataParallel model(net, tested::devices(1),
-                               DataParallelOptions()
-                                   .process_group(world)
-                                   .shards(kShards)
-                                   .intra_op_threads(1));
+      const OverRanks model(net, tested::devices(1),
+                            DataParallelOptions()
+                                .process_group(world)
+                                .shards(kShards)
+                                .intra_op_threads(1));
       const auto optimizer = make(rule, net->parameters());
       const int64_t half = kBatch / 2;
       train(model, *optimizer, data, world.rank() * half,

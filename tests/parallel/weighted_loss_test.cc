@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 // Losses that state their weight. The programs of tests/differential compare
 // them with plain LibTorch, on shards, ranks and in several calls.
@@ -83,7 +84,7 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
     const Tensor trained = targets(samples, 1);
     const auto task = [&](const ProcessGroup& world) {
       Mlp net = make_net();
-      const DataParallel model(
+      const OverRanks model(
           net, {slices(world.size())[world.rank()]},
           DataParallelOptions().process_group(world).shards(2));
       const auto optimizer = optim::sgd(net->parameters(), 0.1);

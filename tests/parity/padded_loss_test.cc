@@ -22,6 +22,7 @@
 #include "tests/base/temporary_folder.h"
 #include "tests/checkpoint/python.h"
 #include "tests/parallel/nets.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::padded_loss_test {
 namespace {
@@ -139,17 +140,16 @@ Losses train(const Way& way, const NamedTensors& start, const Batch& batch) {
                                               .intra_op_threads(1)),
                   batch, world, way.calls);
     } else {
-      own =
-          train(DataParallel(net,
-                             world.size() == 1
-                                 ? testing_nets::slices(way.shards > 1 ? 2 : 1)
-                                 : std::vector<Device>{testing_nets::slices(
-                                       world.size())[world.rank()]},
-                             DataParallelOptions()
-                                 .process_group(world)
-                                 .shards(way.shards)
-                                 .intra_op_threads(1)),
-                batch, world, way.calls);
+      own = train(OverRanks(net,
+                            world.size() == 1
+                                ? testing_nets::slices(way.shards > 1 ? 2 : 1)
+                                : std::vector<Device>{testing_nets::slices(
+                                      world.size())[world.rank()]},
+                            DataParallelOptions()
+                                .process_group(world)
+                                .shards(way.shards)
+                                .intra_op_threads(1)),
+                  batch, world, way.calls);
     }
     if (world.rank() == 0) losses = own;
   };

@@ -97,5 +97,39 @@ TEST(OuterStep, SendsRoundedChanges) {
   EXPECT_TRUE(torch::allclose(rounded, exact, 0, 0.05));
 }
 
+// Small tensors of a type share a message, and large ones have their own.
+TEST(OuterStep, HasTheBitsOfOneSumPerTensor) {
+  const auto values = [](int rank, int64_t count, torch::ScalarType type) {
+    return (torch::arange(count, torch::kDouble) * (rank + 0.37))
+        .sin()
+        .to(type);
+  };
+  const std::vector<std::pair<int64_t, torch::ScalarType>> tensors{
+      {7, torch::kFloat},    {100'000, torch::kFloat}, {5, torch::kBFloat16},
+      {300, torch::kDouble}, {1'000, torch::kFloat},   {0, torch::kFloat}};
+  spawn(3, [&](const ProcessGroup& world) {
+    ModuleHandle module;
+    for (const auto& [count, type] : tensors) {
+      module.parameters.emplace_back("weight", torch::ones({count}, type));
+    }
+    OuterStep outer(
+        world, module,
+        CommunicationOptions().outer_optimizer(OuterOptimizer::kAverage));
+    std::vector<Tensor> expected;
+    for (auto& [name, parameter] : module.parameters) {
+      const Tensor anchor = parameter.clone();
+      parameter.copy_(
+          values(world.rank(), parameter.numel(), parameter.scalar_type()));
+      const Tensor change = (anchor - parameter) / world.size();
+      world.all_reduce(change);
+      expected.push_back(anchor - change);
+    }
+    outer.step();
+    for (size_t p = 0; p < expected.size(); ++p) {
+      TORCH_CHECK(torch::equal(module.parameters[p].second, expected[p]), p);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::training

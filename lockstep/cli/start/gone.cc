@@ -14,9 +14,9 @@ constexpr Row kCommands[] = {
     {"check-links", "use `lockstep check`"},
 };
 
-// The first row has no name, because an array can't be empty.
 constexpr Row kOptions[] = {
-    {"", ""},
+    {"--spare-worker",
+     "leave it out: workers that are lost load LibTorch again, in about 0.6 s"},
 };
 
 std::string find(std::span<const Row> rows, std::string_view name) {

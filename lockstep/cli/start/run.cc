@@ -18,9 +18,9 @@
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/numa_binding.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/launch/options/gpus.h"
-#include "lockstep/launch/options/numa_binding.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/launch/options/program_command.h"
 #include "lockstep/launch/rendezvous/endpoint.h"
@@ -182,13 +182,6 @@ std::optional<double> grace_of_environment() {
   return std::nullopt;
 }
 
-launch::NumaBinding to_numa_binding(const std::string& name) {
-  if (name == "socket") return launch::NumaBinding::kSocket;
-  if (name == "exclusive") return launch::NumaBinding::kExclusive;
-  if (name == "core-complex") return launch::NumaBinding::kCoreComplex;
-  return launch::NumaBinding::kNode;
-}
-
 void apply_gpus(const RunFlags& flags, launch::RunOptions& options) {
   if (options.has_virtual_local_rank) {
     // Fails here, before a worker starts, if there are too few GPUs.
@@ -203,9 +196,8 @@ void apply_gpus(const RunFlags& flags, launch::RunOptions& options) {
   }
   const auto gpus = launch::gpu_pci_addresses();
   options.is_bound_to_gpus = !gpus.empty();
-  options.bound_cores =
-      launch::bind_to_numa(to_numa_binding(flags.numa_binding), options.workers,
-                           gpus, allowed_cores());
+  options.bound_cores.per_worker =
+      bind_to_numa(flags.numa_binding, options.workers, gpus, allowed_cores());
 }
 
 // Refuses the options of torchrun that name Python code.
@@ -421,12 +413,6 @@ void add_ending_options(CLI::App& command, RunFlags& flags) {
       "how many times failed workers are replaced, at most; the other workers "
       "of `lockstep train` continue from memory; other programs are restarted")
       ->check(whole_number(0, 1'000'000))
-      ->group(group);
-  from_environment(
-      command.add_flag("--spare-worker", flags.options.has_spare_worker,
-                       "keep a process of the program that has loaded its "
-                       "libraries, and start workers as forks of it, in "
-                       "milliseconds; for programs that use Lockstep"))
       ->group(group);
   add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
       "seconds without progress after which a worker that reports its steps, "

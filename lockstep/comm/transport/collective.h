@@ -20,13 +20,6 @@ struct AllReduce {
   at::Tensor tensor;
   c10d::ReduceOp op;
 };
-/// Reduces dense tensors of one type in one message. Each gets the same bits as
-/// from a separate AllReduce. All are read before the first is written, so a
-/// tensor that is listed twice is reduced once.
-struct AllReduceCoalesced {
-  std::vector<at::Tensor> tensors;  ///< any number
-  c10d::ReduceOp op;
-};
 struct SparseAllReduce {
   at::Tensor tensor;
   c10d::ReduceOp op;
@@ -83,10 +76,9 @@ struct ShareMemory {
 };
 
 using Collective =
-    std::variant<AllReduce, AllReduceCoalesced, SparseAllReduce, Reduce,
-                 Broadcast, AllGather, AllGatherIntoTensor, Gather, Scatter,
-                 ReduceScatter, ReduceScatterTensor, AllToAll, Barrier,
-                 ShareMemory>;
+    std::variant<AllReduce, SparseAllReduce, Reduce, Broadcast, AllGather,
+                 AllGatherIntoTensor, Gather, Scatter, ReduceScatter,
+                 ReduceScatterTensor, AllToAll, Barrier, ShareMemory>;
 
 /// A call of a rank, with arguments that were already checked (CallFactory).
 /// It keeps its tensors alive.

@@ -40,12 +40,6 @@ struct Begin {
     Tensors tensors{call.tensor};
     return backend.allreduce(tensors, its);
   }
-  WorkPtr operator()(const AllReduceCoalesced& call) const {
-    auto its = options<c10d::AllreduceCoalescedOptions>();
-    its.reduceOp = call.op;
-    Tensors tensors = call.tensors;
-    return backend.allreduce_coalesced(tensors, its);
-  }
   WorkPtr operator()(const SparseAllReduce& call) const {
     auto its = options<c10d::AllreduceOptions>();
     its.reduceOp = call.op;

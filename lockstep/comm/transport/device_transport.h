@@ -35,7 +35,6 @@ class DeviceTransport : public Transport {
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
   /// Large, because c10d can send several tensors at once.
-  size_t small_message_bytes() const override { return 4 << 20; }
   // c10d has no timeout for a message. It uses that of the backend.
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;

@@ -42,8 +42,6 @@ class HostBackend {
   virtual ~HostBackend() = default;
 
   virtual std::string name() const = 0;
-  /// Value for Transport::small_message_bytes().
-  virtual size_t small_message_bytes() const = 0;
 
   /// Throws CommError if the ranks can't continue together, and InvalidArgument
   /// for a root that is not a rank.

@@ -144,7 +144,6 @@ std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
 /// Performs the collectives of a call over a backend.
 struct Perform {
   HostBackend& backend;
-  at::Tensor& memory;  ///< for joined tensors; grows
   int rank;
   int size;
   std::chrono::milliseconds timeout;
@@ -163,50 +162,6 @@ struct Perform {
     scale_unless_combined(result.dense(), call.op, reduction);
     backend.all_reduce(result.bytes(), reduction);
     result.write_back();
-  }
-
-  // Each element is summed over the ranks independently, so its bits do not
-  // depend on its position in a message. Tensors that are copied into one
-  // message get the same sums as separate tensors. This costs two copies of
-  // each tensor, and saves all exchanges but one.
-  void operator()(const AllReduceCoalesced& call) const {
-    const Tensors& tensors = call.tensors;
-    if (tensors.empty()) return;
-    Results results(tensors);
-    const at::ScalarType type = tensors[0].scalar_type();
-    shm::Call announced =
-        call_of(Operation::kAllReduce, tensors[0], -1, &call.op);
-    const shm::Reduction reduction = all_reduction(type, call.op);
-    // The hash of the sizes detects ranks that join different tensors to a
-    // message of the same size, not only in debug detail.
-    Fnv1a sizes;
-    size_t bytes = 0;
-    announced.elements = 0;
-    for (const auto& tensor : tensors) {
-      sizes.add_unit(static_cast<uint64_t>(tensor.numel()));
-      announced.elements += static_cast<uint64_t>(tensor.numel());
-      bytes += tensor.nbytes();
-    }
-    announced.shape_hash = sizes.value();
-    if (!memory.defined() || memory.nbytes() < bytes) {
-      memory = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
-    }
-    const Bytes message = bytes_of_dense(memory).first(bytes);
-    std::byte* end = message.data();
-    for (const Bytes part : results.bytes()) {
-      end = std::copy(part.begin(), part.end(), end);
-    }
-    backend.begin(announced, timeout);
-    scale_unless_combined(
-        memory.narrow(0, 0, static_cast<int64_t>(bytes)).view(type), call.op,
-        reduction);
-    backend.all_reduce(message, reduction);
-    const std::byte* from = message.data();
-    for (const Bytes part : results.bytes()) {
-      std::copy_n(from, part.size(), part.begin());
-      from += part.size();
-    }
-    results.write_back();
   }
 
   void operator()(const SparseAllReduce& call) const {
@@ -342,9 +297,6 @@ void for_each_input(const CollectiveCall& call, const Act& act) {
   const auto visit_inputs = [&](const auto& typed) {
     if constexpr (requires { typed.tensor; }) act(typed.tensor);
     if constexpr (requires { typed.input; }) act(typed.input);
-    if constexpr (requires { typed.tensors; }) {
-      std::ranges::for_each(typed.tensors, act);
-    }
     if constexpr (requires { typed.inputs; }) {
       std::ranges::for_each(typed.inputs, act);
     }
@@ -458,7 +410,7 @@ uint64_t HostTransport::take_number() {
 }
 
 void HostTransport::perform(const CollectiveCall& call, Timeout timeout) {
-  const Perform perform{*backend_, message_, rank(), size(), timeout};
+  const Perform perform{*backend_, rank(), size(), timeout};
   for (const Collective& collective : call.collectives) {
     std::visit(perform, collective);
   }

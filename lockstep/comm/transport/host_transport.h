@@ -36,9 +36,6 @@ class HostTransport : public Transport {
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
   uint64_t sequence_number() const override { return sequence_number_; }
-  size_t small_message_bytes() const override {
-    return backend_->small_message_bytes();
-  }
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
@@ -81,7 +78,6 @@ class HostTransport : public Transport {
   const c10::DeviceType device_type_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::atomic<uint32_t> monitored_barriers_ = 0;
-  at::Tensor message_;  // memory for joined tensors, kept for the next call
   // Each is used by those after it, which are destroyed first.
   CallbackThreads callback_threads_;
   std::unique_ptr<HostBackend> backend_;

@@ -65,7 +65,6 @@ class ShmBackend : public HostBackend {
 
   std::string name() const override { return "shm"; }
   // An extra message costs a microsecond or two.
-  size_t small_message_bytes() const override { return 4 << 10; }
 
   void begin(const shm::Call& call, Timeout timeout) override {
     group_.begin(call, timeout);

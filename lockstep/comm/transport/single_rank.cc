@@ -28,9 +28,6 @@ void reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 /// Performs the collectives of one rank.
 struct Perform {
   void operator()(const AllReduce& call) const { reduce(call.tensor, call.op); }
-  void operator()(const AllReduceCoalesced& call) const {
-    for (const auto& tensor : call.tensors) reduce(tensor, call.op);
-  }
   void operator()(const SparseAllReduce&) const {}
   void operator()(const Reduce& call) const { reduce(call.tensor, call.op); }
   void operator()(const Broadcast&) const {}

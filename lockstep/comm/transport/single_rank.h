@@ -14,7 +14,6 @@ class SingleRank : public Transport {
 
   void run(const CollectiveCall& call, Timeout timeout) override;
   WorkPtr begin(CollectiveCall call, Timeout timeout) override;
-  size_t small_message_bytes() const override { return 0; }
   // These throw InvalidArgument, because there is no other rank.
   WorkPtr send(const at::Tensor& tensor, int to, int tag) override;
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;

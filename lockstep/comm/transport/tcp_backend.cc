@@ -17,7 +17,6 @@ class TcpBackend : public HostBackend {
 
   std::string name() const override { return "tcp"; }
   // A message costs about 20 us, regardless of its size.
-  size_t small_message_bytes() const override { return 16 << 10; }
 
   void begin(const shm::Call& call, Timeout timeout) override {
     mesh_->begin(call, timeout);

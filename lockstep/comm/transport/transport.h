@@ -62,9 +62,6 @@ class Transport {
   /// Returns the number of the next collective. Each rank counts its
   /// collectives from 0.
   virtual uint64_t sequence_number() const { return 0; }
-  /// Returns the size up to which copying a tensor into a message of several
-  /// tensors, and out of it, costs less than sending another message.
-  virtual size_t small_message_bytes() const = 0;
 
   // Messages from rank to rank, as in c10d. Any number may be in flight at
   // once, from any threads and during collectives. The tensor must not change

@@ -126,7 +126,6 @@ void Agent::begin_attempt() {
   if (attempt_ > 0) logs_.begin_attempt(attempt_);
   const Endpoint master = begin_round(rendezvous_, options_, attempt_);
   grant_store_access(rendezvous_, block_, attempt_);
-  team_.start_spare(rendezvous_.group, master, signals_.fd());
   team_.begin(rendezvous_.group, master, attempt_);
   begin_peer_watch();
 }
@@ -176,8 +175,6 @@ void Agent::watch_workers() {
     check_hangs();
     check_progress();
     snapshots_.look();
-    // A scheduler may have sent its signal to all processes of the job.
-    if (!state_.is_ending()) team_.look_after_spare();
     if (!team_.is_at_work() && is_job_over()) return;
     if (!team_.is_alive() && !has_told_done && peers_) {
       peers_->announce_done();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/options/numa_binding.h"
+#include "lockstep/launch/options/bound_cores.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/store/socket_address.h"
 
@@ -50,9 +50,6 @@ struct RunOptions {
   std::string role = "default";
   /// Number of times that failed workers are replaced.
   int max_restarts = 0;
-  /// Keeps a process of the program that has loaded its libraries, and forks
-  /// workers from it. See docs/launcher.md.
-  bool has_spare_worker = false;
   double monitor_interval_s = 0.1;
   /// If workers that report their steps make no progress for this time, the
   /// worker that the others wait for is killed. 0 means never. If unset, it is

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -270,43 +269,11 @@ ChildOptions WorkerTeam::process_plan(
   return plan;
 }
 
-ChildProcess WorkerTeam::start_process(const control::RankSetup& setup) const {
-  ChildOptions plan = process_plan(setup.variables);
-  plan.cores = setup.cores;
-  plan.out_fd = setup.out_fd;
-  plan.err_fd = setup.err_fd;
-  return start_worker(plan);
-}
-
-void WorkerTeam::start_spare(const Group& group, const Endpoint& master,
-                             int interrupt_fd) {
-  if (!options_.has_spare_worker || spare_) return;
-  // Libraries read some variables when they are loaded, such as
-  // OMP_NUM_THREADS.
-  auto variables = worker_variables(
-      options_, group, master, /*local_rank=*/0, /*attempt=*/0,
-      core_count(options_, /*local_rank=*/0), /*error_file=*/"");
-  // A program that doesn't use Lockstep must not take itself for a rank.
-  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) {
-    variables[name] = "spare";
-  }
-  variables[control::kSpareVariable] = std::to_string(::getpid());
-  spare_ = std::make_unique<Spare>(process_plan(variables), leftovers_, err_);
-  spare_->wait_until_ready(interrupt_fd);
-}
-
-void WorkerTeam::look_after_spare() {
-  if (spare_) spare_->look();
-}
-
 std::vector<WorkerStream*> WorkerTeam::streams() {
   std::vector<WorkerStream*> all;
   for (Worker& worker : workers_) {
     all.push_back(&worker.out);
     all.push_back(&worker.err);
-  }
-  if (spare_) {
-    for (WorkerStream* stream : spare_->streams()) all.push_back(stream);
   }
   return all;
 }
@@ -325,14 +292,12 @@ Worker WorkerTeam::start(const Group& group, const Endpoint& master,
   control::WorkerSlot& slot = block_.slot(local_rank);
   slot.can_wait = 0;
   slot.waits_after = 0;
-  const control::RankSetup setup{.variables = variables,
-                                 .cores = cores_to_pin(options_, local_rank),
-                                 .out_fd = to_out.worker_end(),
-                                 .err_fd = to_err.worker_end()};
-  auto forked = spare_ ? spare_->fork(setup) : std::nullopt;
-  // A forked worker was added before it went on.
-  ChildProcess process = forked ? std::move(*forked) : start_process(setup);
-  if (!forked) leftovers_.add_worker(process.pid());
+  ChildOptions plan = process_plan(variables);
+  plan.cores = cores_to_pin(options_, local_rank);
+  plan.out_fd = to_out.worker_end();
+  plan.err_fd = to_err.worker_end();
+  ChildProcess process = start_worker(plan);
+  leftovers_.add_worker(process.pid());
   to_out.close_worker_end();
   to_err.close_worker_end();
   return {.rank = group.first_rank() + local_rank,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +15,6 @@
 #include "lockstep/launch/rendezvous/endpoint.h"
 #include "lockstep/launch/rendezvous/membership.h"
 #include "lockstep/launch/workers/leftovers.h"
-#include "lockstep/launch/workers/spare.h"
 
 namespace lockstep::launch {
 
@@ -67,14 +65,7 @@ class WorkerTeam {
   /// other worker is replaced by a new process. Throws LaunchError or IoError.
   void begin(const Group& group, const Endpoint& master, int attempt);
 
-  /// Starts the spare worker if the options ask for one, and waits until it is
-  /// ready, or until `interrupt_fd` can be read.
-  void start_spare(const Group& group, const Endpoint& master,
-                   int interrupt_fd);
-  /// Replaces the spare worker if it has ended. Call this often.
-  void look_after_spare();
-
-  /// Returns the streams of all workers and of the spare worker.
+  /// Returns the streams of all workers.
   std::vector<WorkerStream*> streams();
   std::vector<Worker>& workers() { return workers_; }
   const std::vector<Worker>& workers() const { return workers_; }
@@ -103,7 +94,6 @@ class WorkerTeam {
                int local_rank);
   ChildOptions process_plan(
       const std::map<std::string, std::string>& variables) const;
-  ChildProcess start_process(const control::RankSetup& setup) const;
   void assign_rank(const Group& group, int attempt, int local_rank) const;
 
   const RunOptions& options_;
@@ -114,7 +104,6 @@ class WorkerTeam {
   Console& err_;
   // Members are destroyed in reverse order: the workers come first.
   Leftovers leftovers_;
-  std::unique_ptr<Spare> spare_;  // null without --spare-worker
   std::vector<Worker> workers_;
 };
 

@@ -19,8 +19,7 @@ namespace lockstep {
 ///     loss.backward();
 ///
 /// DistributedDataParallel averages the gradients over the ranks, which gives
-/// the gradients of the loss of the whole batch. With GradientAverage::kNone,
-/// divide the loss by group.size().
+/// the gradients of the loss of the whole batch.
 ///
 /// Both the call and its backward are collective: each rank must call both, in
 /// the same order. `tensor` must have the same type and shape on all ranks, and

@@ -17,7 +17,6 @@ enum class GradientAverage {
   kRanks,    ///< the mean over the ranks, as in PyTorch
   kSamples,  ///< weighted by each rank's number of samples: the mean over the
              ///< whole batch, however uneven the split
-  kNone,     ///< the sum over the ranks
 };
 
 /// DistributedDataParallel options. Names and defaults follow PyTorch, except
@@ -44,8 +43,7 @@ struct DistributedDataParallelOptions {
   TORCH_ARG(bool, static_graph) = false;
   /// kSamples: the weight of a rank in a backward is the number of samples in
   /// the forwards that the backward goes through. If no rank has any samples,
-  /// all weights are equal. kNone refuses gradients that no_sync() added to a
-  /// sum over the ranks: call zero_grad() in between.
+  /// all weights are equal.
   TORCH_ARG(GradientAverage, average) = GradientAverage::kRanks;
   /// Batch dimension of the first input. kSamples counts along it.
   TORCH_ARG(int64_t, dim) = 0;

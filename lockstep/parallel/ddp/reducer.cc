@@ -210,9 +210,6 @@ void Reducer::before_gradient(size_t p) {
     unsynced_task_ = task;
     local_->begin_backward();
   }
-  if (options_.average() == GradientAverage::kNone) {
-    local_->note_mixture(parameters_[p]);
-  }
 }
 
 void Reducer::begin_pass(const Round& round,
@@ -370,15 +367,6 @@ void Reducer::prepare_earlier_gradients() {
   }
   if (rounds_.sums_to_average(pass_->round)) return;
   // Only new gradients may be summed over the ranks.
-  const std::vector<size_t> mixed = local_->mixed(parameters_);
-  if (!mixed.empty()) {
-    give_up({.code = ErrorCode::kMisuse,
-             .what = fmt::format("what rank {} added under no_sync() to a sum "
-                                 "over the ranks can't be distinguished from "
-                                 "it: {}",
-                                 world_.rank(), trained_.names_of(mixed)),
-             .fix = "call zero_grad() in between, or average over the ranks"});
-  }
   pass_->kept = local_->take_sums(parameters_);
 }
 

@@ -12,22 +12,13 @@ using torch::Tensor;
 
 Round Rounds::next(int64_t samples) {
   if (counts_samples()) return agree(true, samples);
-  Round round{.active = {}};
-  if (average_ == GradientAverage::kRanks) round.weight = 1.0 / world_.size();
-  return round;
+  return {.weight = 1.0 / world_.size(), .active = {}};
 }
 
 bool Rounds::sums_to_average(const Round& round) const {
-  switch (average_) {
-    case GradientAverage::kNone:
-      return false;
-    case GradientAverage::kSamples:
-      return true;
-    case GradientAverage::kRanks:
-      return !joining_ || !joining_->options.divide_by_initial_world_size() ||
-             round.active.size() == static_cast<size_t>(world_.size());
-  }
-  return true;
+  return average_ == GradientAverage::kSamples || !joining_ ||
+         !joining_->options.divide_by_initial_world_size() ||
+         round.active.size() == static_cast<size_t>(world_.size());
 }
 
 Round Rounds::agree(bool is_active, int64_t samples) {
@@ -49,19 +40,14 @@ Round Rounds::agree(bool is_active, int64_t samples) {
   if (active > 0 && joining_) round.root = round.active.back();
   const bool by_all =
       !joining_ || joining_->options.divide_by_initial_world_size();
-  switch (average_) {
-    case GradientAverage::kNone:
-      break;
-    case GradientAverage::kSamples:
-      // A step without any samples still has a loss, for example one that
-      // depends only on the parameters. Use its mean over the ranks then.
-      round.weight =
-          total > 0 ? static_cast<double>(samples) / static_cast<double>(total)
-                    : 1 / std::max(active, 1.0);
-      break;
-    case GradientAverage::kRanks:
-      round.weight = 1 / (by_all ? world_.size() : std::max(active, 1.0));
-      break;
+  if (average_ == GradientAverage::kRanks) {
+    round.weight = 1 / (by_all ? world_.size() : std::max(active, 1.0));
+  } else if (total > 0) {
+    round.weight = static_cast<double>(samples) / static_cast<double>(total);
+  } else {
+    // A step without any samples still has a loss, for example one that depends
+    // only on the parameters. Use its mean over the ranks then.
+    round.weight = 1 / std::max(active, 1.0);
   }
   if (joining_) note_active(round.active);
   return round;

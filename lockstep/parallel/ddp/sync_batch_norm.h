@@ -23,8 +23,8 @@ namespace lockstep {
 ///
 /// The statistics couple the losses of the ranks, so the losses themselves must
 /// be weighted. With batches of different sizes, divide each rank's summed loss
-/// by the number of samples of all ranks, and average with
-/// GradientAverage::kNone.
+/// by the number of samples of all ranks, and multiply it by the number of
+/// ranks, because the gradients of the ranks are averaged.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,

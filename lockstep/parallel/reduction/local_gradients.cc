@@ -100,16 +100,6 @@ std::optional<Problem> LocalGradients::begin_sum(double weight) {
   return std::nullopt;
 }
 
-void LocalGradients::note_mixture(const Tensor& parameter) {
-  if (is_in_step_) return;
-  State& state = state_of(parameter);
-  if (!has_values(parameter.grad())) {
-    state.is_mixed = false;
-  } else if (!state.is_local) {
-    state.is_mixed = true;
-  }
-}
-
 std::vector<Tensor> LocalGradients::take_sums(
     const std::vector<Tensor>& parameters) {
   std::vector<Tensor> taken(parameters.size());
@@ -120,17 +110,6 @@ std::vector<Tensor> LocalGradients::take_sums(
     gradient.reset();
   }
   return taken;
-}
-
-std::vector<size_t> LocalGradients::mixed(
-    const std::vector<Tensor>& parameters) const {
-  std::vector<size_t> mixed;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const State* state = find(parameters[p]);
-    if (!state || !state->is_local || !state->is_mixed) continue;
-    if (has_values(parameters[p].grad())) mixed.push_back(p);
-  }
-  return mixed;
 }
 
 void LocalGradients::forget_if_empty() {

@@ -72,26 +72,17 @@ class LocalGradients {
   /// sums it over the ranks. Returns a problem if that would be wrong.
   std::optional<Problem> begin_sum(double weight);
 
-  // Functions for ranks that sum without averaging (GradientAverage::kNone).
-
-  /// Records whether .grad of `parameter` holds a sum over the ranks. Must be
-  /// called before a local gradient is added to it.
-  void note_mixture(const torch::Tensor& parameter);
   /// Removes gradients that are already summed from .grad, so that the next sum
   /// adds only new ones. Returns one tensor for each of `parameters`, undefined
   /// where there was nothing to remove.
   std::vector<torch::Tensor> take_sums(
       const std::vector<torch::Tensor>& parameters);
-  /// Returns the indices of parameters whose .grad has both a local part and a
-  /// sum over the ranks, which can't be separated.
-  std::vector<size_t> mixed(const std::vector<torch::Tensor>& parameters) const;
 
  private:
   enum class Unit { kNone, kShares, kMeans };
   struct State {
     torch::Tensor parameter;
     bool is_local = false;
-    bool is_mixed = false;
   };
 
   /// Starts over if the user cleared all local gradients.

@@ -54,8 +54,9 @@ struct DataParallelOptions {
   TORCH_ARG(Buffers, buffers) = Buffers::kFirstShard;
   /// Action to take if copies between GPUs arrive corrupted.
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
-  /// Ranks that share the work. Each computes its own shards in a step, and all
-  /// get the same parameters.
+  /// Ranks that share the work of a training run. Each computes its own shards
+  /// in a step, and all get the same parameters. DataParallel refuses several
+  /// ranks: use DistributedDataParallel.
   TORCH_ARG(ProcessGroup, process_group);
   /// Data that is partitioned over several ranks with a device each, in
   /// train_step(). Make the optimizer's state with make_state(), except for

@@ -185,14 +185,7 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   group->phases().scatter_s = watch.restart();
   span.reset();
 
-  // A forward without gradients is not collective: each rank that makes it
-  // checks its own replicas.
-  const ProcessGroup world =
-      needs_graph ? group->options().process_group() : ProcessGroup();
-  FirstStep& first_step =
-      world.size() == group->options().process_group().size()
-          ? group->first_step()
-          : group->own_first_step();
+  FirstStep& first_step = group->first_step();
   const bool compares = first_step.compares_module(group->build(), needs_graph);
   std::optional<KeptTensors> buffers;
   std::unique_ptr<ModuleComparison> comparison;
@@ -221,9 +214,9 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
-    FirstStep::Findings findings =
-        settle(*group, world, comparison.get(), first + chunks, region->stream);
-    agree_or_refuse(world, findings, *buffers);
+    FirstStep::Findings findings = settle(
+        *group, ProcessGroup(), comparison.get(), chunks, region->stream);
+    agree_or_refuse(ProcessGroup(), findings, *buffers);
     first_step.note_module(findings.module, group->build(), needs_graph);
   }
   group->collect_phases();

@@ -1,14 +1,42 @@
 #include "lockstep/train/state/outer_step.h"
 
+#include <map>
 #include <unordered_set>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
 namespace lockstep::training {
 
 using torch::Tensor;
+
+namespace {
+
+// Small tensors of a type are sent in one message, because there may be
+// hundreds of them.
+void sum_over_ranks(const ProcessGroup& world,
+                    const std::vector<Tensor>& tensors) {
+  std::map<torch::ScalarType, ModuleHandle::Named> small;
+  for (const Tensor& tensor : tensors) {
+    if (is_large(tensor)) {
+      world.all_reduce(tensor);
+    } else {
+      small[tensor.scalar_type()].emplace_back("", tensor);
+    }
+  }
+  for (const auto& [type, of_type] : small) {
+    PackedTensors packed(of_type);
+    if (packed.empty()) continue;
+    packed.pack();
+    world.all_reduce(packed.message().view(type));
+    packed.unpack();
+  }
+}
+
+}  // namespace
 
 OuterStep::OuterStep(const ProcessGroup& world, const ModuleHandle& module,
                      const CommunicationOptions& options)
@@ -48,9 +76,7 @@ void OuterStep::step() {
     changes.push_back(((anchor_[p] - parameters_[p]) / world_.size())
                           .to(type_of(parameters_[p])));
   }
-  world_.coalesce([&](CoalescedCalls& group) {
-    for (const Tensor& change : changes) group.all_reduce(change);
-  });
+  sum_over_ranks(world_, changes);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Tensor change = changes[p].to(anchor_[p].scalar_type());
     if (options_.outer_optimizer() == OuterOptimizer::kNesterov) {

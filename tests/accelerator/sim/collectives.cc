@@ -257,12 +257,6 @@ class Simccl final : public c10d::Backend {
     return all_reduce(OpType::ALLREDUCE, tensors, options.reduceOp,
                       options.asyncOp);
   }
-  WorkPtr allreduce_coalesced(
-      Tensors& tensors,
-      const c10d::AllreduceCoalescedOptions& options) override {
-    return all_reduce(OpType::ALLREDUCE_COALESCED, tensors, options.reduceOp,
-                      options.asyncOp);
-  }
 
   WorkPtr reduce(Tensors& tensors,
                  const c10d::ReduceOptions& options) override {

@@ -149,7 +149,6 @@ TEST(Nccl, RunsEachCollectiveOfOneRank) {
   const c10d::ReduceOp sum(c10d::ReduceOp::SUM);
   Tensor values = filled(2);
   run(AllReduce{values, sum});
-  run(AllReduceCoalesced{{values, filled(3)}, sum});
   run(Reduce{values, 0, sum});
   run(Broadcast{values, 0});
   EXPECT_TRUE(is_all(values, 2));

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::faces_test {
 namespace {
@@ -130,25 +131,6 @@ TEST_P(Faces, StepsOfBothKindsTakeTurns) {
   });
 }
 
-// Each rank has two devices; the user's loss is over its part of the batch.
-TEST_P(Faces, DataParallelSumsABackwardOfTheUsersOverRanks) {
-  const auto net = new_net();
-  loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)).backward();
-  const auto expected = gradients_of(*net);
-  run_on_ranks(2, [&](ProcessGroup world) {
-    const auto own = new_net();
-    DataParallel model(own, tested::devices(2), over(world));
-    for (int twice = 0; twice < 2; ++twice) {
-      model->zero_grad();
-      const Part part = part_of(world, 0);
-      const Tensor output = model->forward(part.x);
-      TORCH_CHECK(output.size(0) == kBatch / 2);
-      loss_of(output, part.y).backward();
-      check_same(gradients_of(*own), expected, 1e-6);
-    }
-  });
-}
-
 TEST_P(Faces, NoSyncKeepsTheGradientsOfStepsUntilTheNext) {
   const auto net = new_net();
   (loss_of(net->forward(inputs(0, kBatch)), targets(0, kBatch)) +
@@ -256,7 +238,7 @@ TEST_P(Faces, ARankWithoutAGradientAddsNothing) {
 void train_with_hook(const ProcessGroup& world, int devices,
                      const std::vector<Tensor>& expected, double tolerance) {
   const auto net = new_net();
-  DataParallel model(net, tested::devices(devices), over(world).shards(4));
+  OverRanks model(net, tested::devices(devices), over(world).shards(4));
   int64_t buckets = 0;
   model->register_comm_hook([&](const ProcessGroup& group, GradBucket& bucket) {
     ++buckets;
@@ -316,11 +298,6 @@ TEST_P(Faces, RefuseWhatAStepCannotDo) {
                     model->train_step(part.x, part.y, loss_of, optimizer);
                   }) == ErrorCode::kBadOption);
     });
-    DistributedDataParallel sums(
-        new_net(), world,
-        DistributedDataParallelOptions().average(GradientAverage::kNone));
-    TORCH_CHECK(code_of([&] { sums->train_step(part.x, part.y, loss_of); }) ==
-                ErrorCode::kBadOption);
   });
 }
 

@@ -91,7 +91,7 @@ TEST_P(DdpGraph, FindUnusedCountsThemAsZeros) {
 TEST_P(DdpGraph, FindUnusedKeepsWhatNoRankUsed) {
   run_on_ranks(2, [](ProcessGroup world) {
     for (const auto average :
-         {GradientAverage::kRanks, GradientAverage::kNone}) {
+         {GradientAverage::kRanks, GradientAverage::kSamples}) {
       auto net = filled(std::make_shared<BranchesImpl>());
       Branches model(net, world,
                      Options().find_unused_parameters(true).average(average));

@@ -207,45 +207,6 @@ TEST_P(DdpSharedGradients, AGradInMemoryOfTheUsersStaysThere) {
   });
 }
 
-TEST_P(DdpSharedGradients, ASumIsNotSummedWithWhatNoSyncAdded) {
-  const auto steps = [](const ProcessGroup& world, bool set_to_none) {
-    auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(
-        net, world, Options().average(GradientAverage::kNone));
-    const int64_t r = world.rank();
-    const auto backward = [&](int64_t first) {
-      loss_of(model(inputs(first, 1)), targets(first, 1)).backward();
-    };
-    backward(r);
-    net->zero_grad(set_to_none);
-    {
-      const auto no_sync = model->no_sync();
-      backward(2 + r);
-    }
-    backward(r);
-    auto expected = sum_of(plain_gradients(0, 2), plain_gradients(2, 2));
-    for (Tensor& gradient : expected) gradient *= 2;
-    check_same(gradients_of(*net), expected, 1e-5);
-  };
-  for (const bool set_to_none : {true, false}) {
-    run_on_ranks(2, [&](ProcessGroup w) { steps(w, set_to_none); });
-  }
-  const std::string failure = on_ranks(2, [](ProcessGroup world) {
-    auto net = filled(std::make_shared<NetImpl>());
-    DistributedDataParallel<NetImpl> model(
-        net, world, Options().average(GradientAverage::kNone));
-    model(inputs(0, 1)).sum().backward();
-    {
-      const auto no_sync = model->no_sync();
-      model(inputs(0, 1)).sum().backward();
-    }
-    model(inputs(0, 1)).sum().backward();
-  });
-  EXPECT_PRED2(contains, failure, "[misuse]");
-  EXPECT_PRED2(contains, failure, "added under no_sync()");
-  EXPECT_PRED2(contains, failure, "'first.weight'");
-}
-
 // Autograd makes them in memory that the ranks share, from the second step on.
 // The next step then makes others, so what a caller kept of one stays.
 TEST(DdpLargeGradients, AreSummedWhereTheyLie) {

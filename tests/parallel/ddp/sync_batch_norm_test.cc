@@ -49,9 +49,7 @@ void compare_with_one_process(const ProcessGroup& world,
   using Plain = NormNetImpl<torch::nn::BatchNorm2d>;
   auto net = filled(std::make_shared<Synced>(SyncBatchNorm(options, world)));
   auto plain = filled(std::make_shared<Plain>(torch::nn::BatchNorm2d(options)));
-  DistributedDataParallel<Synced> model(
-      net, world,
-      DistributedDataParallelOptions().average(GradientAverage::kNone));
+  DistributedDataParallel<Synced> model(net, world);
   torch::optim::SGD optimizer(net->parameters(), 0.3);
   torch::optim::SGD plain_optimizer(plain->parameters(), 0.3);
   int64_t first = 0;
@@ -61,8 +59,9 @@ void compare_with_one_process(const ProcessGroup& world,
   const int64_t own = counts[static_cast<size_t>(world.rank())];
   for (int64_t step = 0; step < 2; ++step) {
     optimizer.zero_grad();
-    // Each rank's part of the mean over all samples.
-    (model(images(step * 6 + first, own)).pow(2).sum() / 6).backward();
+    // Each rank's part of the mean over all samples. The parts are averaged.
+    const Tensor loss = model(images(step * 6 + first, own)).pow(2).sum() / 6;
+    (loss * world.size()).backward();
     optimizer.step();
     plain_optimizer.zero_grad();
     (plain->forward(images(step * 6, 6)).pow(2).sum() / 6).backward();

@@ -14,6 +14,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::zero_memory_test {
 namespace {
@@ -47,7 +48,7 @@ double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
       .type = c10::kCPU, .index = world.rank(), .slices = world.size()};
   const MemoryScope scope(device);
   const auto net = std::make_shared<DeepNetImpl>();
-  DataParallel model(
+  OverRanks model(
       net, std::vector{device},
       DataParallelOptions().process_group(world).intra_op_threads(1).zero(
           zero));

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
+#include "tests/parallel/over_ranks.h"
 
 namespace lockstep::zero_test {
 namespace {
@@ -76,12 +77,12 @@ bool is_same(const Result& a, const Result& b) {
 /// kSteps of AdamW on this rank's part of each batch.
 Result trained(const ProcessGroup& world, ZeroStage zero, double clip) {
   const auto net = new_net();
-  DataParallel model(net, tested::devices(1),
-                     DataParallelOptions()
-                         .process_group(world)
-                         .shards(kShards)
-                         .intra_op_threads(1)
-                         .zero(zero));
+  OverRanks model(net, tested::devices(1),
+                  DataParallelOptions()
+                      .process_group(world)
+                      .shards(kShards)
+                      .intra_op_threads(1)
+                      .zero(zero));
   const auto optimizer = optim::adamw(
       net->parameters(),
       optim::AdamWOptions(0.01).make_state([&](const Tensor& parameter) {
@@ -218,12 +219,12 @@ struct NestedNetImpl : torch::nn::Cloneable<NestedNetImpl> {
 std::vector<Tensor> trained_nested(const ProcessGroup& world, ZeroStage zero,
                                    int64_t nested_from) {
   const auto net = filled(std::make_shared<NestedNetImpl>());
-  DataParallel model(net, tested::devices(1),
-                     DataParallelOptions()
-                         .process_group(world)
-                         .shards(2)
-                         .intra_op_threads(1)
-                         .zero(zero));
+  OverRanks model(net, tested::devices(1),
+                  DataParallelOptions()
+                      .process_group(world)
+                      .shards(2)
+                      .intra_op_threads(1)
+                      .zero(zero));
   torch::optim::SGD optimizer(net->parameters(), 0.01);
   const int64_t samples = kBatch / world.size();
   for (int64_t step = 0; step < kSteps; ++step) {
