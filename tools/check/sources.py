@@ -13,7 +13,7 @@ LAYERS = (
     "base", "store", "shm", "tcp", "control", "monitor", "simulate",
     "device/cuda", "device", "device/links",
     "comm/transport", "comm", "c10d",
-    "losses", "models", "models/language", "download", "data/images", "data",
+    "losses", "models", "models/language", "data/images", "data",
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",

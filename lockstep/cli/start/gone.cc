@@ -14,9 +14,8 @@ constexpr Row kCommands[] = {
     {"check-links", "use `lockstep check`"},
 };
 
-// The first row has no name, because an array can't be empty.
 constexpr Row kOptions[] = {
-    {"", ""},
+    {"--ca-file", "set $CURL_CA_BUNDLE to the file, which curl reads"},
 };
 
 std::string find(std::span<const Row> rows, std::string_view name) {
