@@ -20,7 +20,6 @@ void add_compare(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
-void add_simulate(CLI::App& app);
 void add_top(CLI::App& app);
 void add_data(CLI::App& app);
 void add_tokenize(CLI::App& app);

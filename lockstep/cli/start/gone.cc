@@ -6,19 +6,20 @@
 namespace lockstep::cli {
 namespace {
 
-using Row = std::pair<std::string_view, std::string_view>;
+using Gone = std::pair<std::string_view, std::string_view>;
 
 // docs/migrating.md has a row for each.
-constexpr Row kCommands[] = {
+constexpr Gone kCommands[] = {
     {"doctor", "use `lockstep check`"},
     {"check-links", "use `lockstep check`"},
+    {"simulate", "use bench/simulate.py of the sources"},
 };
 
-constexpr Row kOptions[] = {
+constexpr Gone kOptions[] = {
     {"--ca-file", "set $CURL_CA_BUNDLE to the file, which curl reads"},
 };
 
-std::string find(std::span<const Row> rows, std::string_view name) {
+std::string find(std::span<const Gone> rows, std::string_view name) {
   for (const auto& [gone, instead] : rows) {
     if (gone == name) return std::string(instead);
   }
