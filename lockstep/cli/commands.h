@@ -17,7 +17,6 @@ void add_export(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
-void add_report(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
 void add_top(CLI::App& app);

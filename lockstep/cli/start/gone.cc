@@ -12,10 +12,12 @@ using Gone = std::pair<std::string_view, std::string_view>;
 constexpr Gone kCommands[] = {
     {"doctor", "use `lockstep check`"},
     {"check-links", "use `lockstep check`"},
+    {"report", "use `lockstep compare --runs A,B --html FILE`"},
     {"simulate", "use bench/simulate.py of the sources"},
 };
 
 constexpr Gone kOptions[] = {
+    {"--csv", "use --tensorboard, or a callback as in docs/own-model.md"},
     {"--ca-file", "set $CURL_CA_BUNDLE to the file, which curl reads"},
 };
 

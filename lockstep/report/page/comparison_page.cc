@@ -23,9 +23,6 @@ void add_memory(Page& page, const Comparison& comparison) {
   page.begin_chapter("Devices and memory");
   page.add_table(device_section(comparison));
   page.add_chart(memory_chart(comparison));
-  for (const auto& run : comparison.runs) {
-    page.add_chart(memory_history_chart(run));
-  }
 }
 
 // Shows the time line of each run that recorded one, with or without ranks.
@@ -85,8 +82,6 @@ void add_commands(Page& page, const Comparison& comparison,
 }  // namespace
 
 std::string to_html(const Comparison& comparison, const PageFacts& facts) {
-  const std::string name =
-      comparison.is_of_files ? "lockstep report" : "lockstep compare";
   Page page(headline(comparison), method(comparison));
   add_times(page, comparison);
   add_memory(page, comparison);
@@ -105,7 +100,7 @@ std::string to_html(const Comparison& comparison, const PageFacts& facts) {
                                    : environment_section(comparison),
                  Page::Cells::kProse);
   add_commands(page, comparison, facts);
-  return page.finish(name + ": " + headline(comparison));
+  return page.finish("lockstep compare: " + headline(comparison));
 }
 
 }  // namespace lockstep::report
