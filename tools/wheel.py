@@ -73,8 +73,6 @@ def stage_package(folders, stage, url):
             shutil.copy(module, stage / "lockstep")
     cpp = stage / "lockstep" / "cpp"
     stage_cpp(folders[0], cpp)
-    shutil.move(cpp / "share" / "man" / "man1" / "lockstep.1", stage)
-    shutil.rmtree(cpp / "share" / "man")
 
 
 def stage_cpp(build, cpp):

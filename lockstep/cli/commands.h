@@ -27,7 +27,6 @@ void add_check(CLI::App& app);
 /// Hidden. Checks the links between devices in a process that has a deadline.
 void add_completion(CLI::App& app);
 /// Hidden. Prints the manual page that is installed.
-void add_man(CLI::App& app);
 /// Hidden. `compare` runs this in a fresh process.
 void add_step_time(CLI::App& app);
 

@@ -13,6 +13,7 @@ constexpr Gone kCommands[] = {
     {"doctor", "use `lockstep check`"},
     {"check-links", "use `lockstep check`"},
     {"report", "use `lockstep compare --runs A,B --html FILE`"},
+    {"man", "use `lockstep --help-all`"},
     {"simulate", "use bench/simulate.py of the sources"},
 };
 
