@@ -134,8 +134,6 @@ if(LOCKSTEP_BUILD_CLI)
                           INSTALL_RPATH_USE_LINK_PATH ON)
   endif()
   install(TARGETS lockstep_torch_program DESTINATION ${program_dir})
-  install(FILES ${CMAKE_BINARY_DIR}/lockstep.1
-          DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   # The script of `lockstep compare --pytorch`, and the schema of run.json.
   install(FILES ${PROJECT_SOURCE_DIR}/bench/pytorch_step_time.py
                 ${PROJECT_SOURCE_DIR}/bench/pytorch_collectives.py

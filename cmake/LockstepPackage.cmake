@@ -22,6 +22,9 @@ if(LOCKSTEP_BUILD_CLI)
   list(APPEND CPACK_LOCKSTEP_BINARIES
        ${PROJECT_BINARY_DIR}/bin/lockstep
        ${PROJECT_BINARY_DIR}/libexec/lockstep/lockstep)
+  set(CPACK_LOCKSTEP_PROGRAM ${PROJECT_BINARY_DIR}/bin/lockstep)
+  set(CPACK_LOCKSTEP_MANUAL /usr/share/man/man1/lockstep.1)
+  set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/package_manual.cmake)
 endif()
 list(APPEND CPACK_LOCKSTEP_BINARIES ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cpu.so)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/package_depends.cmake)

@@ -58,9 +58,9 @@ def main():
         for strategy, devices in RUNS:
             train(lockstep, folder, strategy, devices, arguments)
         page = folder / "report.html"
-        subprocess.run([lockstep, "report",
-                        *(folder / strategy for strategy, _ in RUNS),
-                        "--html", page], check=True, timeout=60)
+        runs = ",".join(str(folder / strategy) for strategy, _ in RUNS)
+        subprocess.run([lockstep, "compare", "--runs", runs, "--html", page],
+                       check=True, timeout=60)
         IMAGES.mkdir(exist_ok=True)
         subprocess.run([CHECK, "--screenshots", IMAGES / "report", page],
                        check=True, timeout=300)

@@ -23,7 +23,7 @@ BIN = OUT / "tools" / "bin"
 # The program looks for torch beside the package, from lockstep/cpp/libexec/lockstep.
 TORCH_FROM_PROGRAM = "$ORIGIN/../../../../torch/lib"
 # Packages with code that the compiler or the linker puts into our binaries.
-COMPILED_IN = ("libarchive-dev", "libboost-dev", "libcli11-dev", "libfmt-dev",
+COMPILED_IN = ("libboost-dev", "libcli11-dev", "libfmt-dev",
                "libxxhash-dev", "nlohmann-json3-dev")
 
 
@@ -73,8 +73,6 @@ def stage_package(folders, stage, url):
             shutil.copy(module, stage / "lockstep")
     cpp = stage / "lockstep" / "cpp"
     stage_cpp(folders[0], cpp)
-    shutil.move(cpp / "share" / "man" / "man1" / "lockstep.1", stage)
-    shutil.rmtree(cpp / "share" / "man")
 
 
 def stage_cpp(build, cpp):
@@ -92,7 +90,7 @@ def copy_licences(unpacked, torch_root):
     """Copies the licences of the libraries in the wheel. Returns their paths."""
     packages = set(COMPILED_IN)
     for library in (unpacked / "lockstep.libs").iterdir():
-        # auditwheel adds a hash: libcurl-0123abcd.so.4.8.0.
+        # auditwheel adds a hash: libssl-0123abcd.so.3.
         name = re.sub(r"-[0-9a-f]{8}\.", ".", library.name)
         packages.add(run("dpkg-query", "--search", f"*/{name}").split(":")[0])
     sources = {f"{name}/copyright": pathlib.Path("/usr/share/doc") / name / "copyright"

@@ -21,11 +21,11 @@ namespace {
       {.code = ErrorCode::kMisuse, .what = what, .fix = "start a new one"});
 }
 
-void check(int result, const char* name) {
+void check(int result) {
   if (result == 1) return;
   throw InvalidArgument("digest",
                         {.code = ErrorCode::kNotInBuild,
-                         .what = fmt::format("OpenSSL has no {}", name),
+                         .what = "OpenSSL has no SHA-256",
                          .fix = "check its configuration (OPENSSL_CONF)"});
 }
 
@@ -60,38 +60,32 @@ std::string checksum_of(std::string_view text) {
   return checksum.hex();
 }
 
-struct Digest::State {
-  explicit State(const char* digest_name) : name(digest_name) {
-    check(EVP_DigestInit_ex(context, EVP_get_digestbyname(name), nullptr),
-          name);
-  }
+struct Sha256::State {
+  State() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
   ~State() { EVP_MD_CTX_free(context); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  const char* name;
   EVP_MD_CTX* context = EVP_MD_CTX_new();
 };
 
-Digest::Digest(const char* name) : state_(std::make_unique<State>(name)) {}
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
 
-Digest::~Digest() = default;
+Sha256::~Sha256() = default;
 
-void Digest::add(std::span<const std::byte> bytes) {
+void Sha256::add(std::span<const std::byte> bytes) {
   if (!state_) refuse("add() after hex()");
-  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()),
-        state_->name);
+  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()));
 }
 
-void Digest::add(std::string_view text) {
+void Sha256::add(std::string_view text) {
   add(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-std::string Digest::hex() {
+std::string Sha256::hex() {
   if (!state_) refuse("hex() called twice");
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
-  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size),
-        state_->name);
+  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size));
   state_.reset();
   return fmt::format("{:02x}", fmt::join(std::span(digest).first(size), ""));
 }

@@ -43,35 +43,19 @@ class Fnv1a {
   uint64_t hash_ = 14695981039346656037U;
 };
 
-/// An OpenSSL digest of data that is added piece by piece. After hex(), neither
-/// add() nor hex() may be called.
-class Digest {
+/// The SHA-256 digest of data that is added piece by piece. After hex(),
+/// neither add() nor hex() may be called.
+class Sha256 {
  public:
-  ~Digest();
+  Sha256();
+  ~Sha256();
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
   std::string hex();
 
- protected:
-  /// `name` is OpenSSL's name of the digest.
-  explicit Digest(const char* name);
-
  private:
   struct State;
   std::unique_ptr<State> state_;
-};
-
-class Sha256 : public Digest {
- public:
-  Sha256() : Digest("SHA256") {}
-};
-
-/// The MD5 digest, for checksums that others have published. It detects damage,
-/// and no way is known to make a file with a given digest. But two files with
-/// the same digest can be made.
-class Md5 : public Digest {
- public:
-  Md5() : Digest("MD5") {}
 };
 
 }  // namespace lockstep

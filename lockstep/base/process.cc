@@ -36,8 +36,9 @@ ChildProcess start(const Command& command, const Pipe& out, const Pipe& err) {
   options.arguments = command.arguments;
   options.environment = merged_environment(command.environment);
   options.out_fd = out.write.get();
-  options.err_fd = err.write.get();
+  options.err_fd = command.shows_err ? -1 : err.write.get();
   options.grace_s = kGraceSeconds;
+  options.dies_with_thread = true;  // this thread waits for it
   return ChildProcess(options);
 }
 

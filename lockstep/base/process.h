@@ -10,13 +10,16 @@
 
 namespace lockstep {
 
-/// A program to run to its end, in its own process group.
+/// A program to run to its end, in its own process group. It does not outlive
+/// the thread that runs it.
 struct Command {
   std::vector<std::string> arguments;  ///< first the program, found by PATH
   std::map<std::string, std::string> environment;  ///< added to ours
   double deadline_s = 600;
   /// Called at least ten times a second. The program ends if it returns true.
   std::function<bool()> stop;
+  /// Its stderr is that of this process, and is not kept.
+  bool shows_err = false;
 };
 
 /// The end of a program and its output.

@@ -48,6 +48,12 @@ size_t bytes_of(std::string_view text, size_t columns) {
   return bytes;
 }
 
+// Returns whether a shell reads this letter as it is.
+bool is_plain_in_shell(char letter) {
+  return std::isalnum(static_cast<unsigned char>(letter)) != 0 ||
+         std::string_view("-_./:=,+@%").find(letter) != std::string_view::npos;
+}
+
 }  // namespace
 
 std::string first_line(std::string_view text) {
@@ -141,6 +147,23 @@ std::string wrap(std::string_view text, size_t width, size_t indent) {
     column += display_width(word);
   }
   return result;
+}
+
+std::string shell_command(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) {
+    if (!text.empty()) text += ' ';
+    if (!word.empty() && std::ranges::all_of(word, is_plain_in_shell)) {
+      text += word;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : word) {
+      text += letter == '\'' ? "'\\''" : std::string(1, letter);
+    }
+    text += '\'';
+  }
+  return text;
 }
 
 }  // namespace lockstep

@@ -11,10 +11,9 @@ int run_any_command() {
   set_up(app);
   // In the order of the help.
   for (const auto add :
-       {add_train,    add_eval,    add_generate,   add_export, add_plan,
-        add_run,      add_compare, add_step_time,  add_report, add_bench,
-        add_simulate, add_split,   add_top,        add_data,   add_tokenize,
-        add_topo,     add_check,   add_completion, add_man,    add_help}) {
+       {add_train, add_eval, add_generate, add_export, add_plan, add_run,
+        add_compare, add_step_time, add_bench, add_split, add_top, add_data,
+        add_tokenize, add_topo, add_check, add_completion, add_help}) {
     add(app);
   }
   return parse_and_run(app);

@@ -17,10 +17,8 @@ void add_export(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_run(CLI::App& app);
 void add_compare(CLI::App& app);
-void add_report(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_split(CLI::App& app);
-void add_simulate(CLI::App& app);
 void add_top(CLI::App& app);
 void add_data(CLI::App& app);
 void add_tokenize(CLI::App& app);
@@ -29,7 +27,6 @@ void add_check(CLI::App& app);
 /// Hidden. Checks the links between devices in a process that has a deadline.
 void add_completion(CLI::App& app);
 /// Hidden. Prints the manual page that is installed.
-void add_man(CLI::App& app);
 /// Hidden. `compare` runs this in a fresh process.
 void add_step_time(CLI::App& app);
 

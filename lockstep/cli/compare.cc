@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <unistd.h>
@@ -29,6 +30,7 @@
 #include "lockstep/report/measurement/run_comparison.h"
 #include "lockstep/report/measurement/step_time.h"
 #include "lockstep/report/page/comparison_page.h"
+#include "lockstep/train/rank_trace.h"
 #include "lockstep/train/report/run_environment.h"
 #include "lockstep/train/train_options.h"
 
@@ -145,6 +147,41 @@ std::string narrow_picture_path(const std::string& svg) {
       .string();
 }
 
+// Returns the run.json of a run's folder.
+std::string run_file(const std::string& run) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(run, ignored)
+             ? (std::filesystem::path(run) / "run.json").string()
+             : run;
+}
+
+report::Comparison read_and_compare(const CompareFlags& flags) {
+  std::vector<std::string> files;
+  std::ranges::transform(flags.runs, std::back_inserter(files), run_file);
+  return report::compare_run_files(
+      files, flags.allow_different_work ? report::DifferentWork::kAllowed
+                                        : report::DifferentWork::kRefused);
+}
+
+// Writes the timelines that the runs have recorded. Measurements write theirs
+// themselves.
+void write_traces(const CompareFlags& flags,
+                  const report::Comparison& comparison) {
+  if (flags.options.trace.empty() || flags.runs.empty()) return;
+  for (const auto& run : comparison.runs) {
+    if (run.time_line.empty()) {
+      throw IoError({.code = ErrorCode::kMalformedData,
+                     .what = "the run " + run.label() + " has no timeline",
+                     .expected = "a run of this version, of two steps or more",
+                     .fix = "leave out --trace"});
+    }
+    std::string name = run.label();
+    std::ranges::replace(name, '/', '_');
+    training::write_chrome_trace(report::trace_path(flags.options, name),
+                                 run.time_line);
+  }
+}
+
 // Finds errors before the measurement rather than after it.
 void check_outputs(const CompareFlags& flags) {
   for (const auto& path :
@@ -153,6 +190,7 @@ void check_outputs(const CompareFlags& flags) {
   }
   if (flags.options.trace.empty()) return;
   make_directories(flags.options.trace);
+  if (!flags.runs.empty()) return;
   for (const auto& strategy : flags.options.strategies) {
     const AtomicFile writable(report::trace_path(flags.options, strategy));
   }
@@ -176,12 +214,8 @@ void run(const CompareFlags& flags) {
   const InterruptScope interrupts;
   report::Comparison comparison;
   try {
-    comparison = flags.runs.empty()
-                     ? run_and_compare(flags)
-                     : report::compare_run_files(
-                           flags.runs, flags.allow_different_work
-                                           ? report::DifferentWork::kAllowed
-                                           : report::DifferentWork::kRefused);
+    comparison =
+        flags.runs.empty() ? run_and_compare(flags) : read_and_compare(flags);
   } catch (const report::Interrupted& error) {
     fmt::print(stderr, "{}\n", error.what());
     throw CLI::RuntimeError(kExitSignal + InterruptScope::signal());
@@ -200,6 +234,7 @@ void run(const CompareFlags& flags) {
     write_atomically(flags.html,
                      report::to_html(comparison, page_facts(flags)));
   }
+  write_traces(flags, comparison);
   if (!flags.svg.empty()) {
     write_atomically(flags.svg, report::picture(comparison));
     write_atomically(narrow_picture_path(flags.svg),
@@ -263,10 +298,12 @@ void add_output_options(CLI::App& app, CompareFlags& flags) {
   add("--svg", flags.svg,
       "write a picture of the table and the charts here; FILE-narrow.svg is "
       "the same for phones");
-  add_path(app, "--trace", flags.options.trace,
-           "folder for a timeline of the last steps of each strategy, such as "
-           "ddp.json, for Perfetto (ui.perfetto.dev)",
-           "DIR")
+  add_path(
+      app, "--trace", flags.options.trace,
+      "folder for a timeline of the last steps of each strategy, such as "
+      "ddp.json, for Perfetto (ui.perfetto.dev); with --runs, of a typical "
+      "step of each run",
+      "DIR")
       ->group("Output");
 }
 
@@ -285,10 +322,12 @@ void add_compare(CLI::App& app) {
   command
       ->add_option(
           "--runs", flags->runs,
-          "don't measure, but compare these run.json files of `lockstep train`")
-      ->type_name("PATH ...")
+          "don't measure, but compare these finished runs of `lockstep train`: "
+          "folders (--out-dir) or run.json files")
+      ->type_name("A,B")
+      ->delimiter(',')
       ->default_str("none")
-      ->excludes("--pytorch", "--strategies", "--trace");
+      ->excludes("--pytorch", "--strategies");
   command
       ->add_flag("--allow-different-work", flags->allow_different_work,
                  "allow --runs with different models, batches or precision, "
@@ -302,9 +341,10 @@ void add_compare(CLI::App& app) {
       "Python with "
       "torch: $LOCKSTEP_PYTHON, else the Python that Lockstep was built with "
       "(`make setup` gives it torch), else python3.\n\n"
-      "Example:\n"
+      "Examples:\n"
       "  lockstep compare --model mlp --batch-size 64 --devices 2xcpu "
-      "--pytorch");
+      "--pytorch\n"
+      "  lockstep compare --runs runs/single,runs/dp --html report.html");
   command->callback([flags] { run(*flags); });
 }
 

@@ -103,19 +103,6 @@ struct StepTimeHistory {
   std::vector<double> seconds;  ///< duration of each step
 };
 
-/// Memory use of the devices over a run: at most 256 steps at equal intervals.
-/// It starts again after the loss of another rank.
-struct MemoryHistory {
-  std::vector<int64_t> steps;   ///< counted from 1
-  std::vector<double> seconds;  ///< since the steps began
-  /// [device][point]: bytes in tensors, and in blocks kept for the next ones.
-  std::vector<std::vector<int64_t>> held_bytes;
-  /// [device][point]: the highest number of bytes in tensors so far.
-  std::vector<std::vector<int64_t>> peak_bytes;
-  /// [point]: bytes that all devices share. Empty with several ranks.
-  std::vector<int64_t> shared_bytes;
-};
-
 /// The environment of a run: the host and the process of rank 0.
 struct RunEnvironment {
   std::string host;  ///< host name; empty: nothing is known
@@ -195,7 +182,6 @@ struct RunReport {
   StepTimeHistory step_times;
   /// Steps that were left out (skipped_steps), counted from 1.
   std::vector<int64_t> skipped_at;
-  MemoryHistory memory;
   /// A step of median duration among the first ones after the warm-up, or among
   /// those of the trace that was asked for. At most 8 ranks.
   std::vector<RankTrace> time_line;

@@ -120,9 +120,6 @@ struct LogOptions {
   /// Prints which device gets which part of a batch, in the first step and
   /// whenever that changes.
   TORCH_ARG(bool, shards) = false;
-  /// Path for a CSV file with a row for each step and each evaluation. Empty:
-  /// none.
-  TORCH_ARG(std::string, csv);
   /// Folder for TensorBoard's event files. Empty: none.
   TORCH_ARG(std::string, tensorboard);
   /// Path for a Chrome trace of all ranks' last steps (rank_trace.h). Empty:

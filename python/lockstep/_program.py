@@ -9,7 +9,7 @@ from lockstep import _minor
 
 _CPP = pathlib.Path(__file__).parent / "cpp"
 # The subcommands that work with any torch, or without one.
-_WITHOUT_TORCH = {"run", "simulate", "split", "top", "data", "--version", "-V"}
+_WITHOUT_TORCH = {"run", "split", "top", "data", "--version", "-V"}
 
 
 def _torch_problem():

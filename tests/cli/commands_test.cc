@@ -54,8 +54,7 @@ TEST(Help, ExplainsEveryCommandAndOption) {
   EXPECT_EQ(all, output_of({"--help"}));
   for (const std::string command :
        {"train", "eval", "generate", "export", "plan", "compare", "bench",
-        "simulate", "split", "tokenize", "topo", "check", "completion",
-        "run"}) {
+        "split", "tokenize", "topo", "check", "completion", "run"}) {
     EXPECT_PRED2(contains, all, command);
     const auto help = output_of({"help", command});
     EXPECT_EQ(help, output_of({command, "--help"}));

@@ -107,12 +107,11 @@ TEST(EmbeddedProgram, MeansTheSameInEveryLocale) {
   const auto run = [&](const std::string& environment,
                        const std::string& name) {
     const Outcome outcome = embedded(
-        environment,
-        two_steps({"--devices", "cpu", "--clip-grad-norm", "0.5", "--config",
-                   folder.path("options.json"), "--out-dir", folder.path(name),
-                   "--csv", folder.path(name + ".csv")}));
+        environment, two_steps({"--devices", "cpu", "--clip-grad-norm", "0.5",
+                                "--config", folder.path("options.json"),
+                                "--out-dir", folder.path(name)}));
     EXPECT_EQ(outcome.code, kExitDone) << outcome.text;
-    return content_of(folder.path(name + ".csv"));
+    return content_of(folder.path(name + "/run.json"));
   };
   const std::string plain = run("", "plain");
   for (const char* source : {"de_DE", "ps_AF"}) {

@@ -60,21 +60,6 @@ TEST(FullDisk, EndsARunThatFillsItWithACheckpoint) {
   }
 }
 
-TEST(FullDisk, OfACsvFileEndsARunWithACheckpoint) {
-  const TemporaryFolder folder;
-  const auto ended = run_lockstep(
-      train_words({"--max-steps", "40", "--devices", "cpu", "--csv",
-                   "/dev/full", "--out-dir", folder.path("run")}));
-  EXPECT_EQ(ended.code, kExitFailed) << ended.out;
-  EXPECT_PRED2(contains, ended.err, "can't write /dev/full");
-  const auto saved = list_checkpoints(folder.path("run"));
-  ASSERT_EQ(saved.size(), 1u) << ended.err;
-  EXPECT_LT(saved.front().step, 40);
-  EXPECT_PRED2(contains, ended.err, saved.front().path);
-  EXPECT_PRED2(contains, content_of(folder.path("run/run.json")),
-               "\"interrupted\": true");
-}
-
 TEST(FullDisk, EndsAJobWithAMessageAndNotAsPreempted) {
   int code = -1;
   const std::string text =

@@ -12,11 +12,11 @@
 #include "lockstep/base/cores.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/cli/https_server.h"
 #include "tests/cli/processes.h"
 #include "tests/cli/program.h"
 #include "tests/data/idx_bytes.h"
 #include "tests/data/images/tiny_images.h"
-#include "tests/download/https_server.h"
 
 namespace lockstep::image_data_test {
 namespace {
@@ -184,9 +184,7 @@ TEST(Data, SaysThatFilesAreThereAndVerified) {
   Sha256 sha256;
   sha256.add("records");
   const std::string digest = sha256.hex();
-  std::string record =
-      "# unpacked from cifar-100-binary.tar.gz, MD5 "
-      "03b5dce01913d631647c71ecec9e9cb8\n";
+  std::string record;
   for (const char* name : {"train.bin", "test.bin", "coarse_label_names.txt",
                            "fine_label_names.txt"}) {
     write_text(folder.path(name), "records");
@@ -218,7 +216,8 @@ TEST(Data, GoesOnAfterCtrlC) {
   Program program(words, environment);
   ASSERT_TRUE(wait_until([&] {
     std::error_code none;
-    return std::filesystem::file_size(part, none) == kBytes / 2;
+    // curl keeps the last bytes in a buffer.
+    return std::filesystem::file_size(part, none) > kBytes / 3 && !none;
   }));
   program.send(SIGINT);
   EXPECT_EQ(program.wait(), 130);
@@ -227,9 +226,8 @@ TEST(Data, GoesOnAfterCtrlC) {
   // The rest arrives, but it is not MNIST.
   const auto ended = run_lockstep(words, environment);
   EXPECT_EQ(ended.code, 1);
-  expect_problem(ended.err, ErrorCode::kDownloadFailed,
-                 {"f68b3c2dcbeaaa9fbdd348bbdeb94873"});
-  EXPECT_PRED2(contains, server.log(), "bytes=4956211-");
+  expect_problem(ended.err, ErrorCode::kDownloadFailed, {"440fcabf73cc546f"});
+  EXPECT_PRED2(contains, server.log(), "bytes=");
   EXPECT_FALSE(std::filesystem::exists(part));
 }
 

@@ -146,9 +146,6 @@ SUBSTITUTIONS = {
     "docs/reports.md": [
         ("--model resnet18", "--model mlp --max-steps 3", MINUTES),
     ],
-    "docs/simulate.md": [
-        ("bench/simulate_fit.py", None, MINUTES),
-    ],
     "docs/testing.md": [
         ("cuda:0,cuda:0", "cpu:0,cpu:0 --max-steps 3 --no-eval", A_GPU),
     ],

@@ -30,7 +30,7 @@ bool has_no_browser(const CommandResult& result) {
 
 TEST(ReportPage, IsReadableAtTwoWidthsInLightAndDark) {
   const TemporaryFolder folder;
-  std::vector<std::string> words{"report"};
+  std::vector<std::string> words{"compare", "--runs"};
   for (const char* strategy : {"single", "dp-classic", "dp", "ddp"}) {
     train_into(folder.path(strategy), strategy);
     words.push_back(folder.path(strategy));
@@ -63,8 +63,9 @@ TEST(ReportPage, StaysReadableWithWhatIsHostile) {
   run["losses"] = {1, 1e300, -1e300, 2, 3};
   run["time_line"][0]["lanes"][0] = name;
   write_json(folder.path("run.json"), run);
-  const Ended report = run_lockstep(
-      {"report", folder.path("run.json"), "--html", folder.path("page.html")});
+  const Ended report =
+      run_lockstep({"compare", "--runs", folder.path("run.json"), "--html",
+                    folder.path("page.html")});
   ASSERT_EQ(report.code, 0) << report.err;
   const auto result = look_at({folder.path("page.html")});
   if (has_no_browser(result)) GTEST_SKIP() << result.out;
@@ -74,8 +75,8 @@ TEST(ReportPage, StaysReadableWithWhatIsHostile) {
 TEST(ReportPage, IsLookedAtByACheckThatCanFail) {
   const TemporaryFolder folder;
   train_into(folder.path("run"), "single");
-  const Ended report = run_lockstep(
-      {"report", folder.path("run"), "--html", folder.path("page.html")});
+  const Ended report = run_lockstep({"compare", "--runs", folder.path("run"),
+                                     "--html", folder.path("page.html")});
   ASSERT_EQ(report.code, 0) << report.err;
   const std::string page = content_of(folder.path("page.html"));
   const auto broken = [&](const std::string& from, const std::string& to) {

@@ -1,4 +1,5 @@
-// `lockstep report`: its output for runs, and the runs that it refuses.
+// `lockstep compare --runs`: its page of finished runs, and the runs that it
+// refuses.
 // Tier: nightly. A tool.
 #include <filesystem>
 #include <memory>
@@ -43,18 +44,18 @@ class Report : public testing::Test {
 std::unique_ptr<TemporaryFolder> Report::folder_;
 
 TEST_F(Report, ShowsEveryPartOfTheRuns) {
-  const Ended ended =
-      run_lockstep({"report", path("single"), path("dp/run.json"), path("ddp"),
-                    "--html", path("page.html")});
+  const Ended ended = run_lockstep(
+      {"compare", "--runs",
+       path("single") + "," + path("dp/run.json") + "," + path("ddp"), "--html",
+       path("page.html")});
   ASSERT_EQ(ended.code, 0) << ended.err;
-  EXPECT_PRED2(contains, ended.out, path("page.html"));
+  EXPECT_PRED2(contains, ended.out, "dp");
   const std::string page = content_of(path("page.html"));
   for (const char* part :
        {"Speed-up", "How long steps take", "Step time over the run",
-        "Memory of dp over the run", "A typical step of single",
-        "A typical step of ddp", "rank 1  cpu:1", "Loss over the run",
-        "ddp evaluation", "How devices are connected", "Machine and software",
-        "Kernel", "LibTorch", "--eval-every 5"}) {
+        "A typical step of single", "A typical step of ddp", "rank 1  cpu:1",
+        "Loss over the run", "ddp evaluation", "How devices are connected",
+        "Machine and software", "Kernel", "LibTorch", "--eval-every 5"}) {
     EXPECT_PRED2(contains, page, part);
   }
 }
@@ -64,26 +65,14 @@ TEST_F(Report, ShowsRunsOfDifferentWorkWithoutASpeedUp) {
   other["model"] = "cnn";
   other["batch_size"] = 2 * other["batch_size"].get<int>();
   write_json(path("other.json"), other);
-  const Ended ended =
-      run_lockstep({"report", path("single"), path("other.json"), "--html",
-                    path("different.html")});
+  const Ended ended = run_lockstep(
+      {"compare", "--allow-different-work", "--runs", path("single"),
+       path("other.json"), "--html", path("different.html")});
   ASSERT_EQ(ended.code, 0) << ended.err;
   const std::string page = content_of(path("different.html"));
   EXPECT_PRED2(contains, page, "did different work");
   EXPECT_PRED2(contains, page, "cnn");
   EXPECT_FALSE(contains(page, "times as fast"));
-}
-
-TEST_F(Report, IsReportHtmlWhereNothingIsAskedFor) {
-  Command command;
-  command.arguments = {
-      "sh", "-c",
-      "cd '" + path("") + "' && exec '" + kProgram + "' report single"};
-  command.deadline_s = 60;
-  const auto result = run_command(command);
-  ASSERT_TRUE(result.ok()) << result.err;
-  EXPECT_EQ(result.out, "report.html\n");
-  EXPECT_TRUE(std::filesystem::exists(path("report.html")));
 }
 
 TEST_F(Report, EscapesWhatIsHostile) {
@@ -100,8 +89,8 @@ TEST_F(Report, EscapesWhatIsHostile) {
   hostile["epochs"][0]["train_" + attack] = 1;
   hostile["test"][attack] = 1;
   write_json(path("hostile.json"), hostile);
-  const Ended ended = run_lockstep(
-      {"report", path("hostile.json"), "--html", path("hostile.html")});
+  const Ended ended = run_lockstep({"compare", "--runs", path("hostile.json"),
+                                    "--html", path("hostile.html")});
   ASSERT_EQ(ended.code, 0) << ended.err;
   const std::string page = content_of(path("hostile.html"));
   EXPECT_FALSE(contains(page, "<script"));
@@ -114,18 +103,22 @@ TEST_F(Report, ReadsRunsOfEarlierVersions) {
   json early = run_json("dp");
   for (const char* key :
        {"started_at", "step_time_percentiles_s", "step_times", "skipped_at",
-        "memory", "environment", "topology", "time_line"}) {
+        "environment", "topology", "time_line"}) {
     ASSERT_EQ(early.erase(key), 1u) << key;
   }
   write_json(path("early.json"), early);
   const Ended ended = run_lockstep(
-      {"report", path("early.json"), "--html", path("early.html")});
+      {"compare", "--runs", path("early.json"), "--html", path("early.html")});
   ASSERT_EQ(ended.code, 0) << ended.err;
   EXPECT_PRED2(contains, content_of(path("early.html")), "Speed-up");
+  // The memory over the run, which later versions don't record.
+  early["memory"] = {{"steps", {1}}, {"held_bytes", {{1}}}};
+  write_json(path("early.json"), early);
+  EXPECT_EQ(run_lockstep({"compare", "--runs", path("early.json")}).code, 0);
   const Ended trace = run_lockstep(
-      {"report", path("early.json"), "--trace", path("early.trace")});
+      {"compare", "--runs", path("early.json"), "--trace", path("early")});
   EXPECT_EQ(trace.code, 1);
-  expect_problem(trace.err, ErrorCode::kMalformedData, {"early.json"});
+  expect_problem(trace.err, ErrorCode::kMalformedData, {"dp"});
 }
 
 TEST_F(Report, RefusesRecordsThatCantBe) {
@@ -133,9 +126,6 @@ TEST_F(Report, RefusesRecordsThatCantBe) {
       {"step_time_percentiles_s", json::parse("[1, 2]")},
       {"step_times", json::parse(R"({"steps": [1, 2], "seconds": [1]})")},
       {"step_times", json::parse(R"({"steps": [2, 1], "seconds": [1, 1]})")},
-      {"memory",
-       json::parse(R"({"steps": [1], "seconds": [0], "held_bytes": [[1, 2]],
-                       "peak_bytes": [[1]], "shared_bytes": []})")},
       {"environment", json::parse(R"({"cores": "many"})")},
       {"time_line", json::parse(R"([{"rank": 0}])")},
   };
@@ -143,8 +133,8 @@ TEST_F(Report, RefusesRecordsThatCantBe) {
     json broken = run_json("dp");
     broken[key] = value;
     write_json(path("broken.json"), broken);
-    const Ended ended = run_lockstep(
-        {"report", path("broken.json"), "--html", path("broken.html")});
+    const Ended ended = run_lockstep({"compare", "--runs", path("broken.json"),
+                                      "--html", path("broken.html")});
     EXPECT_EQ(ended.code, 1) << key;
     EXPECT_PRED2(contains, ended.err, "broken.json") << key;
     EXPECT_FALSE(std::filesystem::exists(path("broken.html"))) << key;
@@ -152,66 +142,43 @@ TEST_F(Report, RefusesRecordsThatCantBe) {
 }
 
 TEST_F(Report, NamesWhatIsNoRun) {
-  const Ended missing = run_lockstep({"report", path("nowhere")});
+  const Ended missing = run_lockstep({"compare", "--runs", path("nowhere")});
   EXPECT_EQ(missing.code, 1);
   expect_problem(missing.err, ErrorCode::kFileAccess, {path("nowhere")});
   std::filesystem::create_directory(path("empty"));
-  const Ended empty = run_lockstep({"report", path("empty")});
+  const Ended empty = run_lockstep({"compare", "--runs", path("empty")});
   EXPECT_EQ(empty.code, 1);
   expect_problem(empty.err, ErrorCode::kFileAccess, {path("empty/run.json")});
   write_text(path("text"), "hello");
-  const Ended text = run_lockstep({"report", path("text")});
+  const Ended text = run_lockstep({"compare", "--runs", path("text")});
   EXPECT_EQ(text.code, 1);
   expect_problem(text.err, ErrorCode::kMalformedData, {path("text")});
 }
 
 TEST_F(Report, FindsOutFirstThatItCantWrite) {
-  for (const char* option : {"--html", "--trace", "--tensorboard"}) {
-    const Ended ended =
-        run_lockstep({"report", path("nowhere"), option, "/proc/no/place"});
+  for (const char* option : {"--html", "--trace", "--svg"}) {
+    const Ended ended = run_lockstep(
+        {"compare", "--runs", path("nowhere"), option, "/proc/no/place"});
     EXPECT_EQ(ended.code, 1);
     expect_problem(ended.err, ErrorCode::kFileAccess, {"/proc/no"});
   }
 }
 
-TEST_F(Report, MakesATraceOfATypicalStep) {
+TEST_F(Report, MakesATraceOfATypicalStepOfEachRun) {
   if (std::string(LOCKSTEP_TEST_PYTHON).empty()) {
     GTEST_SKIP() << "the build knows no Python";
   }
   const Ended ended =
-      run_lockstep({"report", path("ddp"), "--trace", path("ddp.trace.json")});
+      run_lockstep({"compare", "--runs", path("ddp") + "," + path("dp"),
+                    "--trace", path("traces")});
   ASSERT_EQ(ended.code, 0) << ended.err;
-  EXPECT_FALSE(std::filesystem::exists("report.html"));
+  EXPECT_TRUE(std::filesystem::exists(path("traces/dp.json")));
   const std::string found =
       run_python(content_of(LOCKSTEP_SOURCE_DIR "/tests/train/check_trace.py"),
-                 path("ddp.trace.json"));
+                 path("traces/ddp.json"));
   EXPECT_PRED2(contains, found, "rank 0: steps ");
   EXPECT_PRED2(contains, found, "rank 1: steps ");
   EXPECT_PRED2(contains, found, "backward x1");
-  const Ended two = run_lockstep(
-      {"report", path("dp"), path("ddp"), "--trace", path("x.json")});
-  EXPECT_EQ(two.code, 2);
-  EXPECT_PRED2(contains, two.err, "--trace");
-}
-
-TEST_F(Report, MakesTensorBoardsEventsOfEachRun) {
-  const Ended ended = run_lockstep({"report", path("single"), path("ddp"),
-                                    "--tensorboard", path("tensorboard")});
-  ASSERT_EQ(ended.code, 0) << ended.err;
-  for (const char* name : {"single", "ddp"}) {
-    std::string events;
-    for (const auto& entry : std::filesystem::directory_iterator(
-             path(std::string("tensorboard/") + name))) {
-      events = content_of(entry.path().string());
-    }
-    EXPECT_EQ(count_of(events, "train/loss"), 12) << name;
-    EXPECT_EQ(count_of(events, "step_ms"), 12) << name;
-    EXPECT_EQ(count_of(events, "test/loss"), 3) << name;
-    EXPECT_PRED2(contains, events, "epoch/loss");
-    EXPECT_PRED2(contains, events,
-                 name == std::string("ddp") ? "memory_mib/rank 1 cpu:1"
-                                            : "memory_mib/cpu:0");
-  }
 }
 
 TEST_F(Report, RecordsWhatItShows) {
@@ -220,10 +187,6 @@ TEST_F(Report, RecordsWhatItShows) {
   EXPECT_EQ(run["step_time_percentiles_s"][50], run["step_time_s"]["median"]);
   EXPECT_EQ(run["step_time_percentiles_s"][0], run["step_time_s"]["min"]);
   EXPECT_EQ(run["step_times"]["steps"].size(), 12u);
-  EXPECT_EQ(run["memory"]["held_bytes"].size(), 2u);
-  EXPECT_EQ(run["memory"]["held_bytes"][1].size(), 12u);
-  EXPECT_EQ(run["memory"]["peak_bytes"][1].back(),
-            run["devices"][1]["memory_peak_bytes"]);
   ASSERT_EQ(run["time_line"].size(), 2u);
   EXPECT_EQ(run["time_line"][1]["devices"], "cpu:1");
   EXPECT_EQ(run["topology"]["devices"].size(), 2u);

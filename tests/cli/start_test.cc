@@ -89,7 +89,7 @@ TEST(Start, SaysThatHalfOfItIsMissing) {
 // Both programs are built from the same options, so both give the same
 // explanations.
 TEST(Start, ExplainsItsCommandsAsTheWholeProgramDoes) {
-  for (const std::string command : {"split", "simulate", "run"}) {
+  for (const std::string command : {"split", "run"}) {
     EXPECT_EQ(run_lockstep({command, "--help"}).out,
               run_lockstep({"help", command}).out);
   }

@@ -174,41 +174,5 @@ TEST(Schedule, OfStepsHasTheLearningRatesOfTheArticle) {
   }
 }
 
-TEST(ManPage, HasEveryCommandAndOptionOfTheHelp) {
-  const Ended page = run_lockstep({"man"});
-  ASSERT_EQ(page.code, 0) << page.err;
-  EXPECT_TRUE(page.out.starts_with(".TH LOCKSTEP 1 ")) << page.out;
-  for (const char* command : {"train", "run", "compare", "completion"}) {
-    EXPECT_PRED2(contains, page.out, std::string("\n.SS ") + command + "\n");
-    for (const auto& line : lines_of(run_lockstep({command, "--help"}).out)) {
-      const size_t begin = line.find("--");
-      if (!line.starts_with("  -") || begin == std::string::npos) continue;
-      std::string option =
-          line.substr(begin, line.find_first_of(" ,", begin) - begin);
-      for (size_t at = 0; (at = option.find('-', at)) != std::string::npos;
-           at += 2) {
-        option.insert(at, "\\");
-      }
-      EXPECT_PRED2(contains, page.out, option) << command;
-    }
-  }
-}
-
-TEST(ManPage, IsTroffWithoutWarnings) {
-  const TemporaryFolder folder;
-  const std::string page = folder.path("lockstep.1");
-  write_text(page, run_lockstep({"man"}).out);
-  const CommandResult result =
-      run_command({.arguments = {"sh", "-c",
-                                 "command -v groff > /dev/null || exit 77; "
-                                 "groff -man -Tutf8 -ww " +
-                                     page + " > " + page + ".txt"},
-                   .environment = {},
-                   .deadline_s = 60});
-  if (result.exit_code == 77) GTEST_SKIP() << "needs groff";
-  EXPECT_TRUE(result.ok());
-  EXPECT_EQ(result.err, "");
-}
-
 }  // namespace
 }  // namespace lockstep::training_options_test

@@ -5,7 +5,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/inspect/topology.h"
-#include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/thinned_series.h"
 #include "lockstep/train/report/run_environment.h"
 #include "tests/train/runs.h"
@@ -51,10 +50,6 @@ TEST(Records, OfARunAreBoundedAndGoThroughJson) {
   options.epochs(0);
   const RunReport report = run_training(options);
   EXPECT_EQ(report.step_times.steps.size(), 30u);
-  EXPECT_EQ(report.memory.steps, report.step_times.steps);
-  ASSERT_EQ(report.memory.held_bytes.size(), 1u);
-  EXPECT_EQ(report.memory.peak_bytes[0].back(),
-            report.devices[0].memory_peak_bytes);
   ASSERT_EQ(report.time_line.size(), 1u);
   // One of the last five of those that were recorded: 2 to 11.
   int64_t step = -1;
@@ -73,8 +68,6 @@ TEST(Records, OfRanksHaveEachRanksDevice) {
   const RunReport report = distributed_by(
       sharded_run(), 2, "shm",
       [](const ImageTraining& options) { return run_training(options); });
-  EXPECT_EQ(report.memory.held_bytes.size(), 2u);
-  EXPECT_TRUE(report.memory.shared_bytes.empty());
   ASSERT_EQ(report.time_line.size(), 2u);
   EXPECT_EQ(report.time_line[1].rank, 1);
   EXPECT_FALSE(report.time_line[1].log.spans.empty());

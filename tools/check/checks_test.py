@@ -215,17 +215,20 @@ class Checks(unittest.TestCase):
                             "not followed by a block of code")
 
     def test_pages_finds_commands_and_options_that_do_not_exist(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".1") as manual:
-            manual.write(".SH COMMANDS\n.SS run\nRuns.\n.TP\n\\fB\\-r, "
-                         "\\-\\-rest\\fR\nas \\-\\-no does\n.SS top\n.SH NOTES\n")
-            manual.flush()
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "lockstep")
+            program.write_text("#!/bin/sh\ncat <<'END'\nLockstep\n\nSubcommands:\n"
+                               "run\n  Runs.\n  Options:\n    -r,--rest N [1]  as"
+                               " --no\n                 --no does\ntop\n  Shows.\n"
+                               "END\n", encoding="utf-8")
+            program.chmod(0o755)
             for command, finding in (
                     ("run --rest 1 -- ./a --no", ""),
                     ("run --no 1", "lockstep run has no option --no"),
                     ("run -- lockstep top --x=1", "lockstep top has no option --x"),
                     ("walk", "no command lockstep walk")):
                 page = {"README.md": f"    lockstep {command}\n"}
-                code, output = self.run_check("pages", page, "--manual", manual.name)
+                code, output = self.run_check("pages", page, "--program", str(program))
                 self.assertEqual(code, 1 if finding else 0, output)
                 self.assertIn(finding, output)
 

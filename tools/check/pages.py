@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Checks all pages without running anything.
 
-    pages.py [ROOT] [--manual FILE]
+    pages.py [ROOT] [--program FILE]
 
 - Links to files of this repository lead to files, and to headings that exist.
 - A block of code after <!-- quotes FILE --> is that file. With <!-- quotes FILE
   from START -->, it is the file from the line that starts with START.
-- The subcommands and options of `lockstep` in commands exist in the manual page,
-  which the build makes of the help: lockstep.1. Without it, they are not checked.
+- The subcommands and options of `lockstep` in commands exist in the help of the
+  program. Without the program, they are not checked.
 
 tests/cli/page_commands.py runs the commands.
 """
@@ -15,6 +15,7 @@ tests/cli/page_commands.py runs the commands.
 import argparse
 import pathlib
 import re
+import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -72,15 +73,16 @@ def check_quotes(root, page, text):
             yield f"{page}: does not quote {quote['file']} as it is"
 
 
-def options_of(manual):
-    """Returns the options of each subcommand in the manual page."""
-    text = manual.read_text(encoding="utf-8").replace("\\-", "-")
-    commands = text[text.index(".SH COMMANDS"):text.index(".SH NOTES")]
+def options_of(program):
+    """Returns the options of each subcommand in the program's help."""
+    text = subprocess.run([program, "--help-all"], check=True, capture_output=True,
+                          encoding="utf-8").stdout
     found = {}
-    for part in commands.split("\n.SS ")[1:]:
-        name, _, rest = part.partition("\n")
-        found[name] = set(re.findall(r"--[\w-]+", "".join(
-            re.findall(r"^\.TP\n\\fB.*$", rest, re.MULTILINE))))
+    for line in text[text.index("\nSubcommands:"):].splitlines():
+        if re.fullmatch(r"[a-z][a-z-]*", line):
+            options = found[line] = set()
+        elif match := re.match(r" {4}(?:-\w,)?((?:--[\w-]+,?)+)", line):
+            options.update(match[1].rstrip(",").split(","))
     return found
 
 
@@ -116,9 +118,9 @@ def check_options(page, text, options):
                     yield f"{page}: lockstep {name} has no option {option}"
 
 
-def check(root, manual=None):
+def check(root, program=None):
     """Returns what is wrong with the pages, one sentence each."""
-    options = options_of(manual) if manual else None
+    options = options_of(program) if program else None
     findings = []
     for page in pages_of(root):
         text = (root / page).read_text(encoding="utf-8")
@@ -133,10 +135,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("root", nargs="?", type=pathlib.Path,
                         default=HERE.parents[1])
-    parser.add_argument("--manual", type=pathlib.Path,
-                        help="the manual page that the build has made")
+    parser.add_argument("--program", type=pathlib.Path,
+                        help="bin/lockstep of the build")
     arguments = parser.parse_args()
-    findings = check(arguments.root.resolve(), arguments.manual)
+    findings = check(arguments.root.resolve(), arguments.program)
     for finding in findings:
         print(finding)
     print(f"[pages] {len(findings)} findings" if findings else "[pages] ok")

@@ -105,7 +105,7 @@ class SetUp(unittest.TestCase):
             done = host.run(SETUP / "packages.sh", "build")
             self.assertEqual(done.returncode, 1)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-            self.assertIn("dnf install libarchive-devel boost-devel",
+            self.assertIn("dnf install boost-devel cli11-devel",
                           done.stderr)
 
     def test_another_system_is_told_which_program_is_missing(self):

@@ -10,10 +10,10 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # In the order of the docs. A folder may include only folders above it. A
 # subfolder without its own entry belongs to its parent folder.
 LAYERS = (
-    "base", "store", "shm", "tcp", "control", "monitor", "simulate",
+    "base", "store", "shm", "tcp", "control", "monitor",
     "device/cuda", "device", "device/links",
     "comm/transport", "comm", "c10d",
-    "losses", "models", "models/language", "download", "data/images", "data",
+    "losses", "models", "models/language", "data/images", "data",
     "data/text",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",

@@ -165,10 +165,10 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
       ->needs(resume);
   add(add_path(app, "--report", flags.report, "also write run.json here"));
   add(add_path(
-      app, "--csv", flags.options.log().csv(),
-      "write a row for each step here: loss, metrics, learning rate and time"));
-  add(add_path(app, "--tensorboard", flags.options.log().tensorboard(),
-               "folder for the same values as TensorBoard event files", "DIR"));
+      app, "--tensorboard", flags.options.log().tensorboard(),
+      "folder for TensorBoard event files: loss, metrics, learning rate "
+      "and time of each step",
+      "DIR"));
   add(add_path(app, "--trace", flags.options.log().trace(),
                "write a timeline of all ranks here: JSON for Perfetto "
                "(ui.perfetto.dev) and chrome://tracing"));
@@ -243,8 +243,8 @@ void add_run_options(CLI::App& app, RunFlags& flags) {
              {"--snapshot-every", "--checkpoint-every-epoch", "--keep",
               "--allow-changes"}},
             {"Records of a run",
-             {"--report", "--csv", "--tensorboard", "--trace-steps",
-              "--log-every", "--quiet"}}});
+             {"--report", "--tensorboard", "--trace-steps", "--log-every",
+              "--quiet"}}});
 }
 
 training::TrainOptions to_train_options(const RunFlags& flags) {

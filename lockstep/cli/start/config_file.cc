@@ -25,8 +25,8 @@ constexpr size_t kLargestConfig = 1 << 20;
 constexpr const char* kConfig = "config";
 constexpr const char* kVersionKey = "lockstep";
 // Options that say where output goes. They do not change what is run.
-const std::set<std::string> kOutputs{"csv", "tensorboard", kConfig, "help",
-                                     "out-dir", "report", "resume", "trace",
+const std::set<std::string> kOutputs{"tensorboard", kConfig, "help", "out-dir",
+                                     "report", "resume", "trace",
                                      // These need one of the above.
                                      "allow-changes", "trace-steps"};
 

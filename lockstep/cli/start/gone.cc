@@ -6,20 +6,25 @@
 namespace lockstep::cli {
 namespace {
 
-using Row = std::pair<std::string_view, std::string_view>;
+using Gone = std::pair<std::string_view, std::string_view>;
 
 // docs/migrating.md has a row for each.
-constexpr Row kCommands[] = {
+constexpr Gone kCommands[] = {
     {"doctor", "use `lockstep check`"},
     {"check-links", "use `lockstep check`"},
+    {"report", "use `lockstep compare --runs A,B --html FILE`"},
+    {"man", "use `lockstep --help-all`"},
+    {"simulate", "use bench/simulate.py of the sources"},
 };
 
-constexpr Row kOptions[] = {
+constexpr Gone kOptions[] = {
+    {"--csv", "use --tensorboard, or a callback as in docs/own-model.md"},
+    {"--ca-file", "set $CURL_CA_BUNDLE to the file, which curl reads"},
     {"--spare-worker",
      "leave it out: workers that are lost load LibTorch again, in about 0.6 s"},
 };
 
-std::string find(std::span<const Row> rows, std::string_view name) {
+std::string find(std::span<const Gone> rows, std::string_view name) {
   for (const auto& [gone, instead] : rows) {
     if (gone == name) return std::string(instead);
   }

@@ -43,8 +43,7 @@ int main(int argc, char** argv) {
       become_whole_program(argv);
     CLI::App app;
     set_up(app);
-    for (const auto add : {add_run, add_simulate, add_split, add_top, add_data})
-      add(app);
+    for (const auto add : {add_run, add_split, add_top, add_data}) add(app);
     return parse_and_run(app);
   });
 }

@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t kMaxErrorBytes = 64 << 10;
 
-constexpr std::array<std::string_view, 7> kWithoutTorch{
-    "run", "simulate", "split", "top", "data", "--version", "-V"};
+constexpr std::array<std::string_view, 6> kWithoutTorch{
+    "run", "split", "top", "data", "--version", "-V"};
 
 std::vector<std::string> own_arguments;
 std::vector<std::string> words_of_program;

@@ -76,7 +76,9 @@ class Formatter : public CLI::Formatter {
   // CLI11's formatter leaves empty lines where a group is hidden.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
-    shows_details_ = mode == CLI::AppFormatMode::All;
+    // CLI11 calls this for each command in the help of all of them.
+    shows_details_ = mode == CLI::AppFormatMode::All ||
+                     (mode == CLI::AppFormatMode::Sub && shows_details_);
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
     for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) {
       text.erase(at, 1);

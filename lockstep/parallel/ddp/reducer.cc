@@ -92,7 +92,7 @@ void Reducer::follow_parameters() {
   // gradients of parameters with hooks through autograd.
   if (!hooks_) {
     hooks_.emplace(
-        parameters_, [this](size_t p) { before_gradient(p); },
+        parameters_, [this](size_t) { before_gradient(); },
         [this](size_t p, const Tensor& incoming) { on_gradient(p, incoming); });
   }
   for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -198,7 +198,7 @@ void Reducer::on_output(const WatchedForwards::Forward& forward) {
 
 // The graph of a derivative, or of a value inside the model, may reach the
 // parameters without going through the outputs.
-void Reducer::before_gradient(size_t p) {
+void Reducer::before_gradient() {
   const std::lock_guard lock(mutex_);
   if (pass_) return;
   const int task = torch::autograd::get_current_graph_task_id();

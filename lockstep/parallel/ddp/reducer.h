@@ -116,7 +116,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Called during the backward.
   void on_output(const WatchedForwards::Forward& forward);
-  void before_gradient(size_t p);
+  void before_gradient();
   void on_gradient(size_t p, const torch::Tensor& incoming);
   /// Starts a pass in which `expected` gradients of each parameter will arrive.
   void begin_pass(const Round& round, const std::vector<int64_t>& expected);

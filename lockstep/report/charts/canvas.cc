@@ -54,7 +54,6 @@ svg .curve.run3 { fill: none; stroke: var(--run3);
 svg .curve.run4 { fill: none; stroke: var(--run4); stroke-dasharray: 12 4; }
 svg .curve.run5 { fill: none; stroke: var(--run5); stroke-dasharray: 4 4; }
 svg .shared { fill: var(--muted); }
-svg .curve.shared { fill: none; stroke: var(--muted); stroke-dasharray: 3 2; }
 svg .scatter { fill: var(--scatter); }
 svg .replicate { fill: var(--replicate); }
 svg .forward { fill: var(--forward); } svg .gather { fill: var(--gather); }

@@ -40,8 +40,6 @@ Chart distribution_chart(const Comparison& comparison);
 /// Shows step times over the course of the runs, and so where steps became
 /// slower.
 Chart step_history_chart(const Comparison& comparison);
-/// Shows how full the devices of one run were, over the run.
-Chart memory_history_chart(const ComparedRun& run);
 /// Shows the losses of steps and of evaluations.
 Chart loss_chart(const Comparison& comparison);
 

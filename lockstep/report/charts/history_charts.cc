@@ -15,17 +15,9 @@ namespace {
 constexpr double kHillHeight = 44;
 // Larger values are not losses that a chart can show.
 constexpr double kLargestLoss = 1e30;
-constexpr size_t kMaxDevicesWithPeaks = 4;
 
 bool has_percentiles(const ComparedRun& run) {
   return !run.report.step_time_percentiles_s.empty();
-}
-
-constexpr double kMebibyte = 1 << 20;
-
-// Returns the label of a mark. The marks of this axis are round numbers of MiB.
-std::string mebibytes_text(double mebibytes) {
-  return format_bytes(mebibytes * kMebibyte);
 }
 
 // Returns the share of steps below `seconds`. It is linear between percentiles.
@@ -153,34 +145,6 @@ Chart line_chart(std::string title, std::string note, LineChart chart) {
   return result;
 }
 
-Canvas::Points points_of(const std::vector<double>& xs,
-                         const std::vector<int64_t>& values) {
-  Canvas::Points points;
-  for (size_t i = 0; i < std::min(xs.size(), values.size()); ++i) {
-    points.emplace_back(xs[i], static_cast<double>(values[i]) / kMebibyte);
-  }
-  return points;
-}
-
-Section memory_figures(const ComparedRun& run) {
-  const training::MemoryHistory& memory = run.report.memory;
-  Section section{
-      .title = "Figures of the chart: memory of " + run.label(),
-      .header = {"Device", "After the first step", "After the last", "Peak"}};
-  for (size_t k = 0; k < memory.held_bytes.size(); ++k) {
-    section.rows.push_back({device_label(run.report, k),
-                            bytes_text(memory.held_bytes[k].front()),
-                            bytes_text(memory.held_bytes[k].back()),
-                            bytes_text(memory.peak_bytes[k].back())});
-  }
-  if (!memory.shared_bytes.empty()) {
-    section.rows.push_back({"shared by all",
-                            bytes_text(memory.shared_bytes.front()),
-                            bytes_text(memory.shared_bytes.back()), "-"});
-  }
-  return section;
-}
-
 Canvas::Points losses_of(const training::RunReport& report) {
   Canvas::Points points;
   for (const auto& [step, loss] : losses_by_step(report)) {
@@ -252,40 +216,6 @@ Chart step_history_chart(const Comparison& comparison) {
   return line_chart("Step time over the run",
                     "At most 512 steps of a run, at equal intervals.",
                     std::move(chart));
-}
-
-Chart memory_history_chart(const ComparedRun& run) {
-  const training::MemoryHistory& memory = run.report.memory;
-  LineChart chart{.x_label = "seconds of the run",
-                  .begins_at_zero = true,
-                  .format_value = mebibytes_text};
-  if (memory.steps.empty()) return line_chart("", "", std::move(chart));
-  const auto& held = memory.held_bytes;
-  for (size_t k = 0; k < held.size(); ++k) {
-    chart.curves.push_back({.label = device_label(run.report, k),
-                            .css_class = run_class(k),
-                            .points = points_of(memory.seconds, held[k])});
-  }
-  for (size_t k = 0; k < held.size() && held.size() <= kMaxDevicesWithPeaks;
-       ++k) {
-    chart.curves.push_back(
-        {.label = device_label(run.report, k) + " peak",
-         .css_class = run_class(k + held.size()) + " thin",
-         .points = points_of(memory.seconds, memory.peak_bytes[k])});
-  }
-  if (!memory.shared_bytes.empty()) {
-    chart.curves.push_back(
-        {.label = "shared by all",
-         .css_class = "shared",
-         .points = points_of(memory.seconds, memory.shared_bytes)});
-  }
-  Chart result = line_chart(
-      "Memory of " + run.label() + " over the run",
-      "What is held after a step: tensors, and freed blocks that are kept for "
-      "the next ones. The peak is the highest so far of tensors alone.",
-      std::move(chart));
-  result.figures = memory_figures(run);
-  return result;
 }
 
 Chart loss_chart(const Comparison& comparison) {

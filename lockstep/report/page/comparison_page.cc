@@ -1,10 +1,8 @@
 #include "lockstep/report/page/comparison_page.h"
 
-#include <algorithm>
-#include <cctype>
 #include <set>
-#include <string_view>
 
+#include "lockstep/base/text.h"
 #include "lockstep/report/comparison/time_line.h"
 #include "lockstep/report/page/page.h"
 #include "lockstep/report/tables/comparison_sections.h"
@@ -25,9 +23,6 @@ void add_memory(Page& page, const Comparison& comparison) {
   page.begin_chapter("Devices and memory");
   page.add_table(device_section(comparison));
   page.add_chart(memory_chart(comparison));
-  for (const auto& run : comparison.runs) {
-    page.add_chart(memory_history_chart(run));
-  }
 }
 
 // Shows the time line of each run that recorded one, with or without ranks.
@@ -69,49 +64,24 @@ void add_topologies(Page& page, const Comparison& comparison,
   }
 }
 
-bool is_plain(char letter) {
-  return std::isalnum(static_cast<unsigned char>(letter)) != 0 ||
-         std::string_view("-_./:=,+@%").find(letter) != std::string_view::npos;
-}
-
-// Returns the words of `command`, quoted so that a shell reads them unchanged.
-std::string command_text(const std::vector<std::string>& command) {
-  std::string text;
-  for (const auto& word : command) {
-    if (!text.empty()) text += ' ';
-    if (!word.empty() && std::ranges::all_of(word, is_plain)) {
-      text += word;
-      continue;
-    }
-    text += '\'';
-    for (const char letter : word) {
-      text += letter == '\'' ? "'\\''" : std::string(1, letter);
-    }
-    text += '\'';
-  }
-  return text;
-}
-
 void add_commands(Page& page, const Comparison& comparison,
                   const PageFacts& facts) {
   page.begin_chapter("Commands");
   if (!facts.command.empty()) {
-    page.add_code("The command of this page", command_text(facts.command));
+    page.add_code("The command of this page", shell_command(facts.command));
   }
   if (!comparison.is_of_files) return;
   for (const auto& run : comparison.runs) {
     if (run.report.command.empty()) continue;
     page.add_heading(run.label());
     page.add_code("Command of " + run.label(),
-                  command_text(run.report.command));
+                  shell_command(run.report.command));
   }
 }
 
 }  // namespace
 
 std::string to_html(const Comparison& comparison, const PageFacts& facts) {
-  const std::string name =
-      comparison.is_of_files ? "lockstep report" : "lockstep compare";
   Page page(headline(comparison), method(comparison));
   add_times(page, comparison);
   add_memory(page, comparison);
@@ -130,7 +100,7 @@ std::string to_html(const Comparison& comparison, const PageFacts& facts) {
                                    : environment_section(comparison),
                  Page::Cells::kProse);
   add_commands(page, comparison, facts);
-  return page.finish(name + ": " + headline(comparison));
+  return page.finish("lockstep compare: " + headline(comparison));
 }
 
 }  // namespace lockstep::report

@@ -72,14 +72,6 @@ void fields_of(Is<StepTimeHistory> auto& history, const auto& field) {
   field("seconds", history.seconds);
 }
 
-void fields_of(Is<MemoryHistory> auto& history, const auto& field) {
-  field("steps", history.steps);
-  field("seconds", history.seconds);
-  field("held_bytes", history.held_bytes);
-  field("peak_bytes", history.peak_bytes);
-  field("shared_bytes", history.shared_bytes);
-}
-
 // The values that reports are made from come after these: to_ordered_json().
 void fields_of(Is<RunReport> auto& report, const auto& field) {
   field("lockstep", report.lockstep);
@@ -176,12 +168,6 @@ void check_steps(const std::vector<int64_t>& steps, const char* name) {
   }
 }
 
-void check_devices(const std::vector<std::vector<int64_t>>& devices,
-                   size_t count) {
-  for (const auto& values : devices)
-    check_values(values, count, "memory points");
-}
-
 // Reads a history. Throws IoError, which begins with `name`.
 template <class History>
 History read_history(const json& object, const char* name) {
@@ -201,22 +187,6 @@ StepTimeHistory step_times_from_json(const json& object) {
   const auto history = read_history<StepTimeHistory>(object, "step times");
   check_steps(history.steps, "step times");
   check_values(history.seconds, history.steps.size(), "step times");
-  return history;
-}
-
-MemoryHistory memory_history_from_json(const json& object) {
-  const auto history = read_history<MemoryHistory>(object, "memory");
-  check_steps(history.steps, "memory points");
-  const size_t count = history.steps.size();
-  check_values(history.seconds, count, "memory points");
-  check_devices(history.held_bytes, count);
-  check_devices(history.peak_bytes, count);
-  if (history.peak_bytes.size() != history.held_bytes.size()) {
-    refuse_records("memory has peaks of another number of devices");
-  }
-  if (!history.shared_bytes.empty()) {
-    check_values(history.shared_bytes, count, "memory points");
-  }
   return history;
 }
 
@@ -241,9 +211,6 @@ void read_records(const json& object, RunReport& report) {
     report.step_times = step_times_from_json(value);
   });
   FieldReader(object).if_known("skipped_at", report.skipped_at);
-  with("memory", [&](const json& value) {
-    report.memory = memory_history_from_json(value);
-  });
   with("time_line", [&](const json& ranks) {
     for (const json& rank : ranks) {
       report.time_line.push_back(rank_trace_from_json(rank));
@@ -310,7 +277,6 @@ nlohmann::ordered_json to_ordered_json(const RunReport& report) {
   Ordered object = report;
   object["step_times"] = report.step_times;
   object["skipped_at"] = report.skipped_at;
-  object["memory"] = report.memory;
   object["environment"] = to_json(report.environment);
   object["topology"] =
       report.topology ? inspect::to_json(*report.topology) : Ordered(nullptr);

@@ -127,10 +127,7 @@ Run::Run(Task& task, const TrainOptions& options, const RunContext& context,
       guard_(context_.world,
              steps_between_comparisons(options_, context_.world),
              history.guard),
-      log_(options_, plan_, training_batches_->batches(), history.recordings),
-      memory_([this] { return runner_.device_use(); }) {
-  if (is_first() && !options_.log().csv().empty())
-    csv_.emplace(options_.log().csv());
+      log_(options_, plan_, training_batches_->batches(), history.recordings) {
   if (is_first() && !options_.log().tensorboard().empty()) {
     tensorboard_.emplace(options_.log().tensorboard());
   }
@@ -376,12 +373,10 @@ void Run::answer_spike(double loss, double limit) {
 void Run::list_callbacks() {
   callbacks_.push_back(&log_);
   if (live_) callbacks_.push_back(&*live_);
-  callbacks_.push_back(&memory_);
   callbacks_.push_back(&*trace_);
   for (const auto& callback : runner_.callbacks()) {
     callbacks_.push_back(callback.get());
   }
-  if (csv_) callbacks_.push_back(&*csv_);
   if (tensorboard_) callbacks_.push_back(&*tensorboard_);
 }
 
@@ -444,7 +439,6 @@ void Run::finish() {
   trace_->stop();
   log_.end_steps(step_, checkpoints_.stall_s(), runner_);
   save();
-  log_.report().memory = memory_.gather(context_.world);
   describe_machine(context_.world, plan_.devices.front(), log_.report());
   write_recording();
   if (evaluation_batches_ && !log_.report().interrupted) evaluate_at_end();

@@ -12,9 +12,7 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/train/callback.h"
-#include "lockstep/train/record/csv_log.h"
 #include "lockstep/train/record/live_status.h"
-#include "lockstep/train/record/memory_recorder.h"
 #include "lockstep/train/record/run_log.h"
 #include "lockstep/train/record/tensorboard_log.h"
 #include "lockstep/train/record/trace_recorder.h"
@@ -111,9 +109,7 @@ class Run {
   StateGuard guard_;
   RunLog log_;
   std::optional<LiveStatus> live_;
-  MemoryRecorder memory_;
   std::optional<TraceRecorder> trace_;
-  std::optional<CsvLog> csv_;
   std::optional<TensorBoardLog> tensorboard_;
   /// All that the run tells of its steps: its own records and the callbacks of
   /// the task.

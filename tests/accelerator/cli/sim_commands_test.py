@@ -105,7 +105,7 @@ class Commands(FolderTest):
         for result in results:
             self.assertAlmostEqual(result["test"]["loss"], test["loss"],
                                    places=4)
-        self.run_program("report", "run/run.json", "--html", "run.html")
+        self.run_program("compare", "--runs", "run", "--html", "run.html")
         page = (self.folder / "run.html").read_text(encoding="utf-8")
         self.assertIn("sim:1", page)
         self.assertIn("sim:1, 2.0 GiB", page)

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
 #include "lockstep/lockstep.h"
 
 // Declarations that the code in docs/own-model.md uses.

@@ -5,13 +5,10 @@ first part of a path says how:
 
   /ranges/NAME    with ETag, ranges and If-Range, like a well-kept server
   /plain/NAME     whole files only, without an ETag
-  /unnamed/NAME   ranges, but nothing that identifies a version
   /cut/NAME       like ranges, but the connection ends after half of the rest
   /slow/NAME      like ranges: the first half, then nothing until FOLDER/go
                   exists
-  /stalled/NAME   a thousand bytes, then nothing
   /endless/NAME   bytes without an end, and no length
-  /silent/NAME    never an answer
   /busy/NAME      503 the first two times, then like ranges
   /moved/NAME     redirects to /ranges/NAME
   /insecure/NAME  redirects to http://
@@ -46,10 +43,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             with open(FOLDER / "log", "a", encoding="utf-8") as log:
                 log.write(f"{self.path} {self.headers.get('Range', '-')}\n")
         _, manner, name = self.path.split("/", 2)
-        if manner == "silent":
-            time.sleep(3600)
-        if manner == "announcing":
-            return self.announce()
         if manner == "busy" and count <= 2:
             return self.answer(503, b"later")
         to = {"moved": f"/ranges/{name}", "around": self.path,
@@ -63,15 +56,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             return self.answer(404, b"not here")
         self.send_file(manner, path.read_bytes())
-
-    def announce(self):
-        """Sends early hints (RFC 8297), and never the answer."""
-        try:
-            while True:
-                self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
-                time.sleep(0.01)
-        except OSError:
-            self.close_connection = True
 
     def answer(self, status, body):
         self.send_response(status)
@@ -93,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-"
                              f"{len(content) - 1}/{len(content)}")
-        if manner not in ("plain", "unnamed"):
+        if manner != "plain":
             self.send_header("ETag", tag)
         if manner == "endless":
             self.send_header("Connection", "close")
@@ -108,12 +92,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if manner == "cut":
             self.wfile.write(body[:(len(body) + 1) // 2])
             self.close_connection = True
-        elif manner == "trickling":
-            self.wfile.write(body[:1])
-            time.sleep(3600)
-        elif manner == "stalled":
-            self.wfile.write(body[:1000])
-            time.sleep(3600)
         elif manner == "slow" and not (FOLDER / "go").exists():
             self.wfile.write(body[:len(body) // 2])
             while not (FOLDER / "go").exists():

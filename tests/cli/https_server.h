@@ -53,7 +53,7 @@ class HttpsServer {
         {.program = "python3",
          .searches_path = true,
          .arguments = {"python3",
-                       LOCKSTEP_SOURCE_DIR "/tests/download/https_server.py",
+                       LOCKSTEP_SOURCE_DIR "/tests/cli/https_server.py",
                        folder_.path(), ca_file(), key},
          .environment = merged_environment({}),
          .out_fd = port_.write.get(),
