@@ -1,4 +1,4 @@
-// Measures the check of the first step (docs/first-step.md): the first
+// Measures the check of the first step (docs/own-model.md): the first
 // train_step() after a wrap, with and without the check, and the steps after
 // it. Run with --benchmark_enable_random_interleaving=true
 // --benchmark_repetitions=5.

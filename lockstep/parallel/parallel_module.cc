@@ -20,7 +20,7 @@ DataParallelOptions detail::for_one_rank(DataParallelOptions options) {
        .what = "DataParallel runs a module on the devices of one rank",
        .expected = "a process group of one rank, or none",
        .got = fmt::format("a process group of {} ranks", ranks),
-       .fix = "use DistributedDataParallel(module, group), whose train_step() "
+       .fix = "use DistributedDataParallel(module, group): its train_step() "
               "gives the same bits"});
 }
 

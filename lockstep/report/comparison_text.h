@@ -10,7 +10,7 @@ namespace lockstep::report {
 /// Whether text for a terminal has colours.
 enum class Colour { kNever, kAlways };
 
-/// How much of a comparison is printed.
+/// Amount of text that is printed.
 enum class Details {
   kNone,  ///< times, devices, and what they say
   kAll,   ///< also the phases, shares of the limit and time lines

@@ -145,16 +145,14 @@ SUBSTITUTIONS = {
     ],
     "docs/reports.md": [
         ("--model resnet18", "--model mlp --max-steps 3", MINUTES),
-    ],
-    "docs/testing.md": [
-        ("cuda:0,cuda:0", "cpu:0,cpu:0 --max-steps 3 --no-eval", A_GPU),
-    ],
-    "docs/top.md": [
         ("lockstep top\n", None, SCREEN),
         ("lockstep top runs/first", None, SCREEN),
         ("lockstep top - ", None, NO_COMMAND),
         ("--metrics", None, "a command that serves until it is ended: "
                             "tests/cli/top_test.cc"),
+    ],
+    "docs/testing.md": [
+        ("cuda:0,cuda:0", "cpu:0,cpu:0 --max-steps 3 --no-eval", A_GPU),
     ],
 }
 

@@ -13,7 +13,7 @@
 
 namespace lockstep::report {
 
-/// What `lockstep check` examines besides the machine.
+/// Options of a check.
 struct CheckOptions {
   TORCH_ARG(LinkCheckOptions, links);
   /// Also runs collectives, and trains on one device, with DataParallel and

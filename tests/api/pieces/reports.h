@@ -2,7 +2,7 @@
 
 #include "tests/api/net_and_loss.h"
 
-// Declarations that the code in docs/time-line.md uses.
+// Declarations that the code in docs/reports.md uses.
 inline lockstep::ProcessGroup world;
 inline auto devices = lockstep::devices("2xcpu");
 inline lockstep::DataParallel model(net, devices);
