@@ -24,9 +24,7 @@ void add_data(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_topo(CLI::App& app);
 void add_check(CLI::App& app);
-/// Hidden. Checks the links between devices in a process that has a deadline.
 void add_completion(CLI::App& app);
-/// Hidden. Prints the manual page that is installed.
 /// Hidden. `compare` runs this in a fresh process.
 void add_step_time(CLI::App& app);
 

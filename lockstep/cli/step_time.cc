@@ -85,7 +85,6 @@ void add_step_time(CLI::App& app) {
   auto* command =
       add_command(app, report::kStepTimeCommand,
                   "Time one strategy on a fixed batch; used by `compare`");
-  command->group("");  // not in the help
   auto flags = std::make_shared<StepTimeFlags>();
   training::TrainOptions& options = flags->run.train;
   add_model_options(*command, flags->model, report::compared_models());

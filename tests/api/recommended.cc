@@ -55,6 +55,10 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
       .SAYS(verify_ranks(false)));
 }
 
+void wrap_on_ranks(std::shared_ptr<Net> module, ProcessGroup group) {
+  SAYS(DistributedDataParallel(module, group));
+}
+
 void save_script(DataParallel<torch::jit::Module> model, std::string path) {
   SAYS(model->module().save(path));
   SAYS(torch::jit::load(path));

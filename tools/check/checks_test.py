@@ -217,7 +217,7 @@ class Checks(unittest.TestCase):
     def test_pages_finds_commands_and_options_that_do_not_exist(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "lockstep")
-            program.write_text("#!/bin/sh\ncat <<'END'\nLockstep\n\nSubcommands:\n"
+            program.write_text("#!/bin/sh\ncat <<'END'\nLockstep\n\nCommands:\n"
                                "run\n  Runs.\n  Options:\n    -r,--rest N [1]  as"
                                " --no\n                 --no does\ntop\n  Shows.\n"
                                "END\n", encoding="utf-8")

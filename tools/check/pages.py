@@ -78,7 +78,7 @@ def options_of(program):
     text = subprocess.run([program, "--help-all"], check=True, capture_output=True,
                           encoding="utf-8").stdout
     found = {}
-    for line in text[text.index("\nSubcommands:"):].splitlines():
+    for line in text[text.index("\nCommands:"):].splitlines():
         if re.fullmatch(r"[a-z][a-z-]*", line):
             options = found[line] = set()
         elif match := re.match(r" {4}(?:-\w,)?((?:--[\w-]+,?)+)", line):

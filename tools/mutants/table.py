@@ -148,8 +148,8 @@ mutant("ddp", "weight_is_forgotten_over_messages",
        "over tcp, gradients are summed and not averaged")
 mutant("ddp", "uneven_batches_weigh_the_same",
        "parallel/ddp/rounds.cc",
-       "total > 0 ? static_cast<double>(samples)",
-       "total > 0 && !MUTANT ? static_cast<double>(samples)",
+       "} else if (total > 0) {",
+       "} else if (total > 0 && !MUTANT) {",
        "a rank with fewer samples counts as much as the others")
 mutant("ddp", "unused_parameters_are_not_reported",
        "parallel/ddp/reducer.cc",

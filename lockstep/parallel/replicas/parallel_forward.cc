@@ -214,8 +214,9 @@ IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
   };
   group->for_each_shard(first + chunks, region->stream, forward_part);
   if (compares) {
-    FirstStep::Findings findings = settle(
-        *group, ProcessGroup(), comparison.get(), chunks, region->stream);
+    FirstStep::Findings findings =
+        settle(*group, ProcessGroup(), comparison.get(), first + chunks,
+               region->stream);
     agree_or_refuse(ProcessGroup(), findings, *buffers);
     first_step.note_module(findings.module, group->build(), needs_graph);
   }
