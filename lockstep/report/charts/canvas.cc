@@ -211,7 +211,9 @@ void label_row(Canvas& canvas, const std::string& label,
   const double room = layout.has_labels_above()
                           ? layout.width - 2 * layout.margin
                           : layout.labels - 10;
-  const std::string shown = cut_to(label, room - text_width(ending)) + ending;
+  // The ending is cut, too, if it alone is too long.
+  const std::string shown =
+      cut_to(cut_to(label, room - text_width(ending)) + ending, room);
   if (layout.has_labels_above()) {
     canvas.text(layout.margin, canvas.y + 13, shown, "above");
     canvas.y += 19;
