@@ -149,19 +149,21 @@ std::string wrap(std::string_view text, size_t width, size_t indent) {
   return result;
 }
 
+std::string shell_quoted(std::string_view word) {
+  std::string text = "'";
+  for (const char letter : word) {
+    text += letter == '\'' ? "'\\''" : std::string(1, letter);
+  }
+  return text + "'";
+}
+
 std::string shell_command(const std::vector<std::string>& words) {
   std::string text;
   for (const auto& word : words) {
     if (!text.empty()) text += ' ';
-    if (!word.empty() && std::ranges::all_of(word, is_plain_in_shell)) {
-      text += word;
-      continue;
-    }
-    text += '\'';
-    for (const char letter : word) {
-      text += letter == '\'' ? "'\\''" : std::string(1, letter);
-    }
-    text += '\'';
+    const bool is_plain =
+        !word.empty() && std::ranges::all_of(word, is_plain_in_shell);
+    text += is_plain ? word : shell_quoted(word);
   }
   return text;
 }

@@ -36,6 +36,8 @@ std::string did_you_mean(std::string_view word,
 /// line. Returns text that fits unchanged.
 std::string wrap(std::string_view text, size_t width, size_t indent = 0);
 
+/// Returns `word` in quotes, so that a shell reads it unchanged.
+std::string shell_quoted(std::string_view word);
 /// Returns `words` as one command, quoted so that a shell reads them unchanged.
 std::string shell_command(const std::vector<std::string>& words);
 

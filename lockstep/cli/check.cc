@@ -71,7 +71,7 @@ void print(const Finding& finding) {
 // A copy over a bad link may never end, and the thread that waits for it would
 // keep the process from ending.
 [[noreturn]] void end_now(int exit_code) {
-  std::fflush(nullptr);
+  flush_output(stdout);
   ::_exit(exit_code);
 }
 

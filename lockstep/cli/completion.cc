@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
@@ -48,13 +49,6 @@ std::string escaped(const std::string& text, std::string_view special) {
   return result;
 }
 
-/// Returns `text` as one word of bash or zsh.
-std::string shell_word(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
-  return result + "'";
-}
-
 std::vector<std::string> names_of(const std::vector<CommandWords>& commands) {
   std::vector<std::string> names;
   for (const auto& command : commands) names.push_back(command.name);
@@ -84,7 +78,7 @@ std::string zsh_option(const OptionWords& option) {
                         : is_path(option) ? "_files"
                                           : " ");
   }
-  return shell_word(spec);
+  return shell_quoted(spec);
 }
 
 std::string fish_option(const OptionWords& option) {
@@ -165,7 +159,7 @@ std::string zsh_completion(const CommandWords& root) {
   for (const auto& command : root.commands) {
     const std::string entry =
         command.name + ":" + escaped(command.description, ":\\");
-    commands += fmt::format("        {}\n", shell_word(entry));
+    commands += fmt::format("        {}\n", shell_quoted(entry));
     cases += fmt::format("      {})\n        _arguments", command.name);
     for (const auto& option : command.options) {
       cases += " \\\n          " + zsh_option(option);
@@ -174,7 +168,7 @@ std::string zsh_completion(const CommandWords& root) {
         command.arguments.empty()
             ? "*:file:_files"
             : ":argument:(" + join(command.arguments) + ")";
-    cases += fmt::format(" \\\n          {} ;;\n", shell_word(rest));
+    cases += fmt::format(" \\\n          {} ;;\n", shell_quoted(rest));
   }
   return fmt::format(
       "#compdef lockstep\n"

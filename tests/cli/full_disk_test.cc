@@ -72,11 +72,13 @@ TEST(FullDisk, EndsAJobWithAMessageAndNotAsPreempted) {
 }
 
 TEST(FullDisk, FailsACommandWhoseOutputIsLost) {
-  int code = -1;
-  const std::string text = output_of(
-      "exec 3>&1; (" + kProgram + " --version >/dev/full 2>&3)", code);
-  EXPECT_EQ(code, kExitFailed);
-  EXPECT_PRED2(contains, text, "can't write /dev/full");
+  for (const char* command : {"--version", "check --devices cpu"}) {
+    int code = -1;
+    const std::string text = output_of(
+        "exec 3>&1; (" + kProgram + " " + command + " >/dev/full 2>&3)", code);
+    EXPECT_EQ(code, kExitFailed) << command;
+    EXPECT_PRED2(contains, text, "can't write /dev/full");
+  }
 }
 
 TEST(ClosedOutput, OfAProgramThatNeverHadOneIsNoError) {

@@ -64,7 +64,6 @@ class ShmBackend : public HostBackend {
                rank, size, timeout) {}
 
   std::string name() const override { return "shm"; }
-  // An extra message costs a microsecond or two.
 
   void begin(const shm::Call& call, Timeout timeout) override {
     group_.begin(call, timeout);

@@ -16,7 +16,6 @@ class TcpBackend : public HostBackend {
       : mesh_(std::move(mesh)), messages_(std::move(messages)) {}
 
   std::string name() const override { return "tcp"; }
-  // A message costs about 20 us, regardless of its size.
 
   void begin(const shm::Call& call, Timeout timeout) override {
     mesh_->begin(call, timeout);

@@ -187,6 +187,14 @@ SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
   return speed_ratio(run.round_medians_s, other.round_medians_s, confidence);
 }
 
+const ComparedRun* find_run(const Comparison& comparison, const char* engine,
+                            const char* strategy) {
+  const auto found = std::ranges::find_if(
+      comparison.runs,
+      [&](const ComparedRun& run) { return is(run, engine, strategy); });
+  return found == comparison.runs.end() ? nullptr : &*found;
+}
+
 void relate(Comparison& comparison) {
   auto& runs = comparison.runs;
   comparison.ratios.clear();

@@ -71,8 +71,7 @@ struct Comparison {
   /// Speed ratios by name: "dp_vs_single", "dp_vs_pytorch_ddp", ...
   std::vector<std::pair<std::string, SpeedRatio>> ratios;
   /// Confidence of each interval: confidence_of_verdict(). A verdict holds with
-  /// 95
-  /// %.
+  /// 95 %.
   double confidence = 1 - kVerdictError;
   Machine machine;
   /// Load of the machine in each round. Empty if unknown.
@@ -95,6 +94,10 @@ ComparedRun pool(const std::string& engine,
 /// ratio of the pooled medians, without an interval.
 SpeedRatio speed_over(const ComparedRun& run, const ComparedRun& other,
                       double confidence);
+
+/// Returns the first run of an engine and a strategy, or nullptr.
+const ComparedRun* find_run(const Comparison& comparison, const char* engine,
+                            const char* strategy);
 
 /// Chooses the baseline (Lockstep's single, else the first run) and fills in
 /// the speed-ups and the ratios. Runs that did different work get no ratio.

@@ -224,17 +224,10 @@ std::optional<std::string> copies_sentence(const ComparedRun& run) {
 // kernels of Lockstep's own, and a step without the overhead of a framework,
 // are faster on one device already.
 std::optional<std::string> one_device_sentence(const Comparison& comparison) {
-  const auto find = [&](const char* engine, const char* strategy) {
-    const auto found =
-        std::ranges::find_if(comparison.runs, [&](const ComparedRun& run) {
-          return run.engine == engine && run.report.strategy == strategy;
-        });
-    return found == comparison.runs.end() ? nullptr : &*found;
-  };
-  const ComparedRun* single = find(kLockstep, "single");
-  const ComparedRun* ddp = find(kLockstep, "ddp");
-  const ComparedRun* torch_single = find(kPyTorch, "single");
-  const ComparedRun* torch_ddp = find(kPyTorch, "ddp");
+  const ComparedRun* single = find_run(comparison, kLockstep, "single");
+  const ComparedRun* ddp = find_run(comparison, kLockstep, "ddp");
+  const ComparedRun* torch_single = find_run(comparison, kPyTorch, "single");
+  const ComparedRun* torch_ddp = find_run(comparison, kPyTorch, "ddp");
   if (!single || !ddp || !torch_single || !torch_ddp ||
       !differences_of_work(single->report, torch_single->report).empty()) {
     return std::nullopt;
@@ -253,15 +246,9 @@ std::optional<std::string> one_device_sentence(const Comparison& comparison) {
 
 // Compares ddp with processes that never communicate.
 std::optional<std::string> ideal_sentence(const Comparison& comparison) {
-  const auto find = [&](const char* engine, const char* strategy) {
-    return std::ranges::find_if(comparison.runs, [&](const ComparedRun& run) {
-      return run.engine == engine && run.report.strategy == strategy;
-    });
-  };
-  const auto ours = find(kLockstep, "ddp");
-  const auto ideal = find(kPyTorch, "ideal");
-  const auto end = comparison.runs.end();
-  if (ours == end || ideal == end) return std::nullopt;
+  const ComparedRun* ours = find_run(comparison, kLockstep, "ddp");
+  const ComparedRun* ideal = find_run(comparison, kPyTorch, "ideal");
+  if (!ours || !ideal) return std::nullopt;
   const SpeedRatio speed = speed_over(*ours, *ideal, comparison.confidence);
   const std::string what = fmt::format(
       "{}, the same processes without synchronization, {}", ideal->label(),
