@@ -12,7 +12,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/models/language/language_model.h"
+#include "lockstep/lm/models/language_model.h"
 #include "lockstep/models/model.h"
 #include "lockstep/parallel/data_parallel.h"
 

@@ -55,7 +55,8 @@ foreach(line IN LISTS lines)
   string(REGEX REPLACE "^lockstep/?" "" layer ${layer})
   string(REPLACE "/" "_" layer "${layer}")
   if(layer IN_LIST layers OR line STREQUAL "lockstep/core.h" OR
-     (line STREQUAL "lockstep/lockstep.h" AND NOT LOCKSTEP_CORE_ONLY))
+     (line STREQUAL "lockstep/lockstep.h" AND NOT LOCKSTEP_CORE_ONLY) OR
+     (line STREQUAL "lockstep/lm.h" AND LOCKSTEP_LM))
     list(APPEND ${kind}_headers ${line})
   endif()
 endforeach()
@@ -202,7 +203,11 @@ endfunction()
 set(pc_core_requires "fmt libssl libcrypto nlohmann_json")
 install_pc(lockstep-core "${pc_core_requires}" "${pc_core}")
 if(NOT LOCKSTEP_CORE_ONLY)
-  install_pc(lockstep "${pc_core_requires} hwloc libpcre2-8 libjpeg libpng zlib" "${pc_all}")
+  set(pc_requires "${pc_core_requires} hwloc libjpeg libpng zlib")
+  if(LOCKSTEP_LM)
+    string(APPEND pc_requires " libpcre2-8")
+  endif()
+  install_pc(lockstep "${pc_requires}" "${pc_all}")
 endif()
 # LICENSE in Debian's format, and the licences of LibTorch.
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/debian/copyright

@@ -1,17 +1,14 @@
 #pragma once
 
-// Everything that lockstep::lockstep has, LibTorch included.
+// What lockstep::train has, LibTorch included. lm.h adds language models.
 
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/cli/embed/train_main.h"
 #include "lockstep/core.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/text/text.h"
-#include "lockstep/models/language/language_model.h"
 #include "lockstep/models/model.h"
 #include "lockstep/train/rank_trace.h"
 #include "lockstep/train/run_report.h"

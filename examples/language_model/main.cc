@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "../arguments.h"
+#include "lockstep/lm.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 using torch::Tensor;

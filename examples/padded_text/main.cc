@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../arguments.h"
+#include "lockstep/lm.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
 using torch::Tensor;

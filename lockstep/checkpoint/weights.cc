@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/weights.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -204,6 +205,13 @@ bool has_parts_of_tensors(const std::string& folder) {
   return false;
 }
 
+/// Returns null if there is no head.
+const torch::Tensor* find_head(const NamedTensors& tensors) {
+  const auto found = std::ranges::find_if(
+      tensors, [](const auto& item) { return item.first == kHeadName; });
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
 }  // namespace
 
 bool has_weights(const std::string& path) {
@@ -256,6 +264,26 @@ size_t write_weights(const std::string& folder, const NamedTensors& tensors,
   }
   if (files.size() > 1) write_index(folder, files, shards);
   return files.size();
+}
+
+bool is_token_table(const std::string& name) {
+  return name == "transformer.wte.weight" ||
+         name == "model.embed_tokens.weight";
+}
+
+bool has_tied_head(const NamedTensors& tensors) {
+  const torch::Tensor* head = find_head(tensors);
+  const auto table = std::ranges::find_if(
+      tensors, [](const auto& item) { return is_token_table(item.first); });
+  return head != nullptr && table != tensors.end() &&
+         head->scalar_type() == table->second.scalar_type() &&
+         head->equal(table->second);
+}
+
+void drop_tied_head(const NamedTensors& model, NamedTensors& tensors) {
+  if (find_head(model) != nullptr || !has_tied_head(tensors)) return;
+  std::erase_if(tensors,
+                [](const auto& item) { return item.first == kHeadName; });
 }
 
 void refuse_distributed_checkpoint(const std::string& folder) {

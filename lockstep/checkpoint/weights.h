@@ -34,6 +34,21 @@ std::map<std::string, SafeTensorsHeader> read_weight_headers(
 size_t write_weights(const std::string& folder, const NamedTensors& tensors,
                      uint64_t max_shard_bytes);
 
+/// Name of the weight of a language model's last layer, its head.
+inline constexpr const char* kHeadName = "lm_head.weight";
+
+/// Returns true if `name` is that of the table of the tokens of a GPT-2 or a
+/// Llama.
+bool is_token_table(const std::string& name);
+
+/// Returns true if `tensors` has a head that equals the table of the tokens.
+bool has_tied_head(const NamedTensors& tensors);
+
+/// Removes the head from `tensors` if it equals the table of the tokens and
+/// `model`, a state dict, has no separate head. The state dict of a tied model
+/// in PyTorch has both.
+void drop_tied_head(const NamedTensors& model, NamedTensors& tensors);
+
 /// Throws CheckpointError, which says how to convert it, if `folder` was
 /// written by torch.distributed.checkpoint in a format that Lockstep does not
 /// read: pickled metadata, or parts of tensors.

@@ -1,9 +1,8 @@
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,25 +12,25 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
+#include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/model_family.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/models/model_settings.h"
-#include "lockstep/tasks/images/evaluate_images.h"
-#include "lockstep/tasks/text/text_checkpoint.h"
 #include "lockstep/train/state/run_settings.h"
 
 namespace lockstep::cli {
 namespace {
 
 struct EvalFlags {
-  DataFlags data;
+  explicit EvalFlags(const std::vector<MakeFamily>& made) : families(made) {}
+
+  ModelFamilies families;
+  std::string data;  ///< empty: that of the checkpoint
   DeviceFlags devices;
-  std::string channels_last = "auto";
   std::string precision;  ///< empty: that of the checkpoint
   std::string checkpoint;
   std::optional<int64_t> batch_size;
@@ -39,63 +38,27 @@ struct EvalFlags {
   bool as_json = false;
 };
 
-using Json = nlohmann::ordered_json;
-
-Json figures_of(const tasks::EvalReport& report) {
-  return {{"loss", report.test.metrics.at("loss")},
-          {"accuracy", report.test.metrics.at("accuracy")},
-          {"samples", report.test.samples}};
-}
-
-Json figures_of(const tasks::TextEvalReport& report) {
-  const double loss = report.test.metrics.at("loss");
-  return {{"loss", loss},
-          {"perplexity", std::exp(loss)},
-          {"samples", report.test.samples},
-          {"tokens", report.tokens}};
-}
-
-template <class Report>
-void print_json(const Report& report, training::Precision precision) {
-  const Json object = {{"checkpoint", report.checkpoint},
-                       {"model", report.info.model.at("name")},
-                       {"step", report.info.step},
+void print_json(const EvalResult& result, training::Precision precision) {
+  using Json = nlohmann::ordered_json;
+  const Json object = {{"checkpoint", result.checkpoint},
+                       {"model", result.info.model.at("name")},
+                       {"step", result.info.step},
                        {"precision", training::to_string(precision)},
-                       {"test", figures_of(report)},
-                       {"total_time_s", report.seconds},
-                       {"parameter_sha256", report.info.parameter_sha256}};
+                       {"test", result.figures},
+                       {"total_time_s", result.seconds},
+                       {"parameter_sha256", result.info.parameter_sha256}};
   // The name of a folder need not be valid UTF-8.
   fmt::print("{}\n", object.dump(2, ' ', /*ensure_ascii=*/true,
                                  Json::error_handler_t::replace));
 }
 
-// Returns ", in bf16", or "" for the usual precision.
-std::string precision_text(training::Precision precision) {
-  return precision == training::Precision::kFloat32
-             ? ""
-             : ", in " + training::to_string(precision);
-}
-
-void print_text(const tasks::EvalReport& report, const data::DataSpec& data,
-                training::Precision precision) {
-  fmt::print("{} from {} (step {}), on the test split of {}{}{}\n",
-             report.info.model.at("name"), report.checkpoint, report.info.step,
-             data.name, data.dir.empty() ? "" : " in " + data.dir,
-             precision_text(precision));
-  fmt::print("Test Loss: {}\nTest Acc: {:.4f}%\nSamples: {}\n",
-             format_number(report.test.metrics.at("loss")),
-             100 * report.test.metrics.at("accuracy"), report.test.samples);
-}
-
-void print_text(const tasks::TextEvalReport& report,
-                const tasks::TextSpec& data, training::Precision precision) {
-  const double loss = report.test.metrics.at("loss");
-  fmt::print("{} from {} (step {}), on the last {:g} % of {}{}\n",
-             report.info.model.at("name"), report.checkpoint, report.info.step,
-             100 * data.validation_fraction, data.file,
-             precision_text(precision));
-  fmt::print("Test Loss: {}\nPerplexity: {}\nTokens: {}\n", format_number(loss),
-             format_number(std::exp(loss)), report.tokens);
+void print_text(const EvalResult& result, training::Precision precision) {
+  fmt::print("{} from {} (step {}), on {}{}\n", result.info.model.at("name"),
+             result.checkpoint, result.info.step, result.data,
+             precision == training::Precision::kFloat32
+                 ? ""
+                 : ", in " + training::to_string(precision));
+  fmt::print("{}\n", fmt::join(result.lines, "\n"));
 }
 
 // Returns the precision that was asked for, or else that of the run, which
@@ -107,49 +70,20 @@ training::Precision choose_precision(const EvalFlags& flags,
   return training::precision_of(info);
 }
 
-void check_model(const std::string& checkpoint, const CheckpointInfo& info) {
+// Returns the family that made a checkpoint.
+ModelFamily& family_of(const EvalFlags& flags, const std::string& checkpoint,
+                       const CheckpointInfo& info) {
+  for (const auto& family : flags.families) {
+    if (family->owns(info)) return *family;
+  }
   const auto found = info.model.find("name");
   const std::string name = found == info.model.end() ? "" : found->second;
-  auto known = models::names();
-  if (std::ranges::count(known, name) > 0) return;
-  known.push_back("the language models");
   throw CheckpointError(
       {.code = ErrorCode::kUnknownName,
        .what = checkpoint + " has a model that `lockstep eval` can't build",
-       .expected = fmt::format("{}", fmt::join(known, ", ")),
+       .expected = fmt::format("{}", fmt::join(flags.families.models(), ", ")),
        .got = name.empty() ? "a model without a name" : name.substr(0, 60),
        .fix = "evaluate it with the program that trained it"});
-}
-
-// Returns the data of the checkpoint, unless other data was given.
-data::DataSpec choose_data(const DataFlags& flags, const CheckpointInfo& info) {
-  const bool is_known = info.run && info.run->settings.contains("data");
-  if (!flags.data.empty() && !is_known) return to_data_spec(flags);
-  DataFlags named = flags;
-  const auto spec = tasks::data_of(info);
-  if (named.data.empty()) {
-    named.data = spec.name;
-    if (named.dir.empty()) named.dir = spec.dir;
-  }
-  if (named.data == "image-folder" && spec.name == named.data &&
-      !named.image_size) {
-    named.image_size = spec.image_size;
-  }
-  return to_data_spec(named);
-}
-
-// Returns the text of the checkpoint, except for the given options.
-tasks::TextSpec choose_text(const DataFlags& flags,
-                            const CheckpointInfo& info) {
-  if (!flags.file.empty()) return to_text_spec(flags);
-  auto spec = tasks::text_of(info);
-  DataFlags named = flags;
-  named.file = spec.file;
-  const auto given = to_text_spec(named);
-  if (flags.validation_fraction) {
-    spec.validation_fraction = given.validation_fraction;
-  }
-  return spec;
 }
 
 // Shows how far an evaluation is.
@@ -160,81 +94,63 @@ std::function<void(int64_t, int64_t)> show_batches(ProgressLine& line) {
   };
 }
 
-void eval_text(const EvalFlags& flags, const std::string& checkpoint,
-               const CheckpointInfo& info) {
-  if (flags.data.tokenizer) {
-    throw BadUsage(
-        "[usage] eval takes no --tokenizer; leave it out: the checkpoint has "
-        "its own");
-  }
-  tasks::TextEvalOptions options;
-  options.checkpoint = checkpoint;
-  options.data = choose_text(flags.data, info);
-  options.devices = to_devices(flags.devices, "all");
-  options.precision = choose_precision(flags, info);
-  options.batch_size = flags.batch_size.value_or(options.batch_size);
-  options.loader_workers = flags.workers;
-  const auto report = [&] {
-    ProgressLine line("eval");
-    options.on_batch = show_batches(line);
-    return tasks::evaluate_text(options);
-  }();
-  flags.as_json ? print_json(report, options.precision)
-                : print_text(report, options.data, options.precision);
-}
-
-void run(const EvalFlags& flags) {
+void run(const CLI::App& app, const EvalFlags& flags) {
   if (flags.checkpoint.empty()) {
     throw BadUsage(
         "[usage] eval needs --checkpoint DIR: a checkpoint, or the --out-dir "
         "of a run");
   }
-  if (is_hugging_face(flags.checkpoint)) {
-    return eval_text(flags, flags.checkpoint, CheckpointInfo());
+  EvalChoice choice{.checkpoint = flags.checkpoint, .info = {}};
+  const ModelFamily* family = nullptr;
+  for (const auto& candidate : flags.families) {
+    if (candidate->has_model(flags.checkpoint)) family = candidate.get();
   }
-  const std::string checkpoint = find_checkpoint(flags.checkpoint);
-  const auto info = read_checkpoint_info(checkpoint);
-  if (tasks::is_of_text(info)) return eval_text(flags, checkpoint, info);
-  tasks::EvalOptions options;
-  options.checkpoint = checkpoint;
-  options.loader_workers = flags.workers;
-  options.devices = to_devices(flags.devices, "all");
-  options.precision = choose_precision(flags, info);
-  options.batch_size = flags.batch_size.value_or(options.batch_size);
-  check_model(options.checkpoint, info);
-  options.data = choose_data(flags.data, info);
-  options.channels_last = use_channels_last(
-      flags.channels_last, models::spec_from_settings(info.model),
-      options.devices);
-  const auto report = [&] {
+  if (family == nullptr) {
+    choice.checkpoint = find_checkpoint(flags.checkpoint);
+    choice.info = read_checkpoint_info(choice.checkpoint);
+    family = &family_of(flags, choice.checkpoint, choice.info);
+  }
+  flags.families.refuse_others(app, *family, flags.data,
+                               "a model for " + family->name());
+  choice.data = flags.data;
+  choice.devices = to_devices(flags.devices, "all");
+  choice.batch_size = flags.batch_size;
+  choice.loader_workers = flags.workers;
+  choice.precision = choose_precision(flags, choice.info);
+  const EvalResult result = [&] {
     ProgressLine line("eval");
-    options.on_batch = show_batches(line);
-    return tasks::evaluate_checkpoint(options);
+    choice.on_batch = show_batches(line);
+    return family->evaluate(choice);
   }();
-  flags.as_json ? print_json(report, options.precision)
-                : print_text(report, options.data, options.precision);
+  flags.as_json ? print_json(result, choice.precision)
+                : print_text(result, choice.precision);
 }
 
 }  // namespace
 
-void add_eval(CLI::App& app) {
+void add_eval(CLI::App& app, const std::vector<MakeFamily>& made) {
   auto* command =
       add_command(app, "eval", "Evaluate a checkpoint on the test split");
-  auto flags = std::make_shared<EvalFlags>();
+  auto flags = std::make_shared<EvalFlags>(made);
+  const ModelFamilies& families = flags->families;
   add_checkpoint_option(*command, flags->checkpoint);
-  add_data_options(*command, flags->data, "that of the checkpoint");
+  families.add_data_options(*command, flags->data, "that of the checkpoint");
   add_device_options(*command, flags->devices, "all");
-  add_channels_last_option(*command, flags->channels_last);
+  for (const auto& family : families) family->add_layout_option(*command);
   add_choice(*command, "--precision", flags->precision,
              training::precision_names(), "fp32, bf16 or fp16")
       ->default_str("that of the run, in which it evaluated, too");
+  const auto batch_text = [](const ModelFamily& family) {
+    return fmt::format("{}", family.eval_batch_size());
+  };
   add_count(*command, "--batch-size", flags->batch_size, {1},
             "samples per batch, over all devices")
-      ->default_str("250; language models: 64");
+      ->default_str(
+          families.default_text(batch_text(**families.begin()), batch_text));
   add_count(*command, "--workers", flags->workers, {0, 256},
             "threads that prepare batches; 0: the main thread prepares them");
   command->add_flag("--json", flags->as_json, "print JSON [no]");
-  command->callback([flags] { run(*flags); });
+  command->callback([flags, command] { run(*command, *flags); });
 }
 
 }  // namespace lockstep::cli

@@ -1,19 +1,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/cli/embed/run_task.h"
+#include "lockstep/cli/model_family.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/tasks/images/image_task.h"
-#include "lockstep/tasks/text/text_task.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,10 +24,11 @@ using training::TrainOptions;
 
 /// Values of the command line of `lockstep train`.
 struct TrainFlags {
-  ModelFlags model;
-  LanguageModelFlags language;
-  DataFlags data;
-  std::string channels_last = "auto";
+  explicit TrainFlags(const std::vector<MakeFamily>& made) : families(made) {}
+
+  ModelFamilies families;
+  std::string model = "cnn";
+  std::string data;  ///< empty: chosen by the model
   RunFlags run;
   tasks::OptimizerOptions optimizer_options;
   std::string optimizer;  ///< empty: chosen by the model
@@ -38,14 +38,29 @@ struct TrainFlags {
   std::optional<double> weight_decay;
   std::optional<double> beta2;
   std::optional<double> final_lr;
-  bool no_augment = false;
 };
+
+std::string weight_decay_text(const ModelFamily& family) {
+  const OptimizerDefaults defaults = family.optimizer_defaults();
+  return fmt::format("{}{}", defaults.adamw_decay,
+                     defaults.decays_matrices_alone ? ", matrices only" : "");
+}
+
+std::string beta2_text(const ModelFamily& family) {
+  return fmt::format("{}", family.optimizer_defaults().beta2);
+}
+
+std::string final_lr_text(const ModelFamily& family) {
+  return fmt::format("{} x --lr",
+                     family.optimizer_defaults().final_lr_fraction);
+}
 
 void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
   const std::string group = "Optimizer and schedule";
+  const ModelFamilies& families = flags.families;
   add_choice(app, "--optimizer", flags.optimizer, {"sgd", "adamw"},
              "sgd or adamw")
-      ->default_str("sgd; language models: adamw")
+      ->default_str(families.default_optimizer())
       ->group(group);
   add_number(app, "--lr", flags.lr, "learning rate")
       ->default_str("0.02; with --schedule steps: 0.1; adamw: 0.001")
@@ -56,17 +71,18 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->check(number(0))
       ->group(group);
   add_number(app, "--weight-decay", flags.weight_decay, "weight decay")
-      ->default_str("0.0005; adamw: 0.01; language models: 0.1, matrices only")
+      ->default_str(
+          families.default_text("0.0005; adamw: 0.01", weight_decay_text))
       ->check(number(0))
       ->group(group);
   add_number(app, "--beta2", flags.beta2,
              "adamw: decay rate of the second moments")
-      ->default_str("0.999; language models: 0.99")
+      ->default_str(families.default_text("0.999", beta2_text))
       ->check(number(0))
       ->group(group);
   add_number(app, "--final-lr", flags.final_lr,
              "cosine: learning rate at the end")
-      ->default_str("0; language models: a tenth of --lr")
+      ->default_str(families.default_text("0", final_lr_text))
       ->check(number(0))
       ->group(group);
   app.add_flag("--nesterov", flags.optimizer_options.nesterov,
@@ -87,10 +103,12 @@ void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
       ->group(group);
 }
 
-void choose_optimizer(const TrainFlags& flags, bool is_language,
+void choose_optimizer(const TrainFlags& flags,
+                      const OptimizerDefaults& defaults,
                       OptimizerOptions& options) {
-  const bool is_adamw =
-      flags.optimizer.empty() ? is_language : flags.optimizer == "adamw";
+  const bool is_adamw = flags.optimizer.empty()
+                            ? defaults.optimizer == OptimizerKind::kAdamW
+                            : flags.optimizer == "adamw";
   options.optimizer = is_adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   if (is_adamw && (flags.momentum || options.nesterov)) {
     throw BadUsage(fmt::format("[usage] {} is for --optimizer sgd, got adamw",
@@ -107,21 +125,21 @@ void choose_optimizer(const TrainFlags& flags, bool is_language,
   if (options.nesterov && options.momentum == 0) {
     throw BadUsage("[usage] --nesterov needs a --momentum above 0, got 0");
   }
-  const double adamw_decay = is_language ? 0.1 : 1e-2;
   options.weight_decay =
-      flags.weight_decay.value_or(is_adamw ? adamw_decay : 5e-4);
-  options.beta2 = flags.beta2.value_or(is_language ? 0.99 : 0.999);
+      flags.weight_decay.value_or(is_adamw ? defaults.adamw_decay : 5e-4);
+  options.beta2 = flags.beta2.value_or(defaults.beta2);
   if (options.beta2 >= 1) {
     throw BadUsage(fmt::format("[usage] --beta2 must be less than 1, got {}",
                                options.beta2));
   }
-  options.decays_matrices_alone = is_adamw && is_language;
+  options.decays_matrices_alone = is_adamw && defaults.decays_matrices_alone;
   if (options.schedule != ScheduleKind::kCosine) {
     if (!flags.final_lr) return;
     throw BadUsage("[usage] --final-lr is for --schedule cosine, got " +
                    flags.schedule);
   }
-  options.final_lr = flags.final_lr.value_or(is_language ? options.lr / 10 : 0);
+  options.final_lr =
+      flags.final_lr.value_or(options.lr * defaults.final_lr_fraction);
 }
 
 bool names_model(const TrainFlags& flags) {
@@ -141,120 +159,76 @@ void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
 }
 
 void add_train_options(CLI::App& app, TrainFlags& flags) {
-  add_any_model_options(app, flags.model, flags.language);
-  add_data_options(app, flags.data);
-  app.add_flag("--no-augment", flags.no_augment,
-               "train without random crop and flip [no]")
-      ->group("Model and data");
+  const ModelFamilies& families = flags.families;
+  families.add_model_option(app, flags.model);
+  families.add_model_options(app);
+  families.add_data_options(
+      app, flags.data,
+      families.default_text("synthetic", [](const ModelFamily& family) {
+        return family.datasets().front();
+      }));
+  for (const auto& family : families) family->add_augmentation_option(app);
   add_run_options(app, flags.run);
-  add_channels_last_option(app, flags.channels_last);
+  for (const auto& family : families) family->add_layout_option(app);
   add_optimizer_options(app, flags);
-  show_in_details(app, {{"More about model and data",
-                         {"--stem", "--context", "--dropout", "--recompute",
-                          "--image-size", "--tokenizer", "--val-fraction",
-                          "--no-augment", "--channels-last"}},
+  std::vector<std::string> details;
+  for (const auto& family : families) {
+    for (const auto& name : family->details()) details.push_back(name);
+  }
+  show_in_details(app, {{"More about model and data", details},
                         {"More about optimizer and schedule",
                          {"--momentum", "--beta2", "--final-lr", "--nesterov",
                           "--milestones"}}});
 }
 
-// Returns the language model that the run continues, or whose weights it starts
-// from. Throws CheckpointError if that can't be used.
-std::optional<tasks::SavedModel> find_saved_model(const TrainFlags& flags) {
+// Returns the family of the model that the run continues, or whose weights it
+// starts from, or else of --model. Throws CheckpointError if the weights can't
+// be used.
+ModelFamily& choose_family(const TrainFlags& flags) {
   const TrainOptions& options = flags.run.options;
-  if (!options.checkpoint().resume().empty()) {
-    auto found = tasks::find_saved_model(options.checkpoint().resume() == "auto"
-                                             ? options.out_dir()
-                                             : options.checkpoint().resume());
-    if (found) return found;
+  ModelFamily& named = flags.families.of_model(flags.model);
+  const std::string& resume = options.checkpoint().resume();
+  for (const auto& path :
+       {resume == "auto" ? options.out_dir() : resume, options.init_from()}) {
+    if (path.empty()) continue;
+    for (const auto& family : flags.families) {
+      const auto source = family->begin_with(path);
+      if (!source) continue;
+      if (family.get() != &named && names_model(flags)) {
+        throw BadUsage(fmt::format(
+            "[usage] --model {} is for {}, and {} is for {}; leave out --model",
+            flags.model, named.name(), *source, family->name()));
+      }
+      return *family;
+    }
   }
-  return tasks::find_saved_model(options.init_from());
-}
-
-// Returns true if the run trains a language model: one that is named, or
-// `saved`.
-bool trains_language_model(const TrainFlags& flags,
-                           const std::optional<tasks::SavedModel>& saved) {
-  if (is_language_model(flags.model)) return true;
-  if (saved && names_model(flags)) {
-    throw BadUsage(
-        fmt::format("[usage] --model {} is for images, and {} is a language "
-                    "model; leave out --model",
-                    flags.model.model, saved->source));
-  }
-  return saved.has_value();
-}
-
-// Returns the options of a run that trains an image classifier. Like
-// to_text_options(), throws BadUsage.
-tasks::ImageOptions to_image_options(const TrainFlags& flags) {
-  if (flags.language.context || flags.language.dropout ||
-      flags.language.recompute) {
-    throw BadUsage(
-        "[usage] --context, --dropout and --recompute are for language models, "
-        "got --model " +
-        flags.model.model);
-  }
-  tasks::ImageOptions images{
-      .model = to_model_spec(flags.model),
-      .data = to_data_spec(flags.data),
-      .augment = !flags.no_augment,
-      .channels_last = to_channels_last(flags.channels_last),
-      .optimizer = flags.optimizer_options};
-  choose_schedule(flags, images.optimizer);
-  choose_optimizer(flags, false, images.optimizer);
-  return images;
-}
-
-tasks::TextOptions to_text_options(
-    const TrainFlags& flags, const std::optional<tasks::SavedModel>& saved) {
-  if (flags.no_augment || flags.channels_last != "auto" ||
-      flags.model.stem != "cifar") {
-    throw BadUsage(
-        "[usage] --no-augment, --channels-last and --stem are for images, got "
-        "--model " +
-        flags.model.model);
-  }
-  tasks::ModelChoice choice{.name = std::nullopt,
-                            .context = flags.language.context,
-                            .dropout = flags.language.dropout,
-                            .recomputes_activations = flags.language.recompute};
-  if (names_model(flags)) choice.name = flags.model.model;
-  tasks::TextOptions text{.model = tasks::choose_model(choice, saved),
-                          .data = to_text_spec(flags.data),
-                          .optimizer = flags.optimizer_options,
-                          .saved = saved,
-                          .choice = choice};
-  check_language_options(flags.language, text.model);
-  choose_schedule(flags, text.optimizer);
-  choose_optimizer(flags, true, text.optimizer);
-  return text;
+  return named;
 }
 
 void run(const TrainFlags& flags) {
-  std::shared_ptr<training::Task> task;
-  std::string data, model = flags.model.model;
-  const auto saved = find_saved_model(flags);
-  if (trains_language_model(flags, saved)) {
-    const tasks::TextOptions text = to_text_options(flags, saved);
-    data = flags.data.file;
-    model = text.model.name;
-    task = std::make_shared<tasks::TextTask>(text);
-  } else {
-    const tasks::ImageOptions images = to_image_options(flags);
-    data =
-        images.data.name == "synthetic" ? "built-in images" : images.data.name;
-    task = std::make_shared<tasks::ImageTask>(images);
-  }
-  run_task(flags.run, fmt::format("training {} on {}", model, data), *task);
+  const ModelFamily& family = choose_family(flags);
+  const bool is_named =
+      names_model(flags) || &family == &flags.families.of_model(flags.model);
+  flags.families.refuse_others(
+      *flags.run.app, family, flags.data,
+      is_named ? "--model " + flags.model : "a model of " + family.name());
+  TrainChoice choice{.model = std::nullopt,
+                     .data = flags.data,
+                     .optimizer = flags.optimizer_options};
+  if (is_named) choice.model = flags.model;
+  choose_schedule(flags, choice.optimizer);
+  choose_optimizer(flags, family.optimizer_defaults(), choice.optimizer);
+  const TrainingRun run = family.make_run(choice);
+  run_task(flags.run, fmt::format("training {} on {}", run.model, run.data),
+           *run.task);
 }
 
 }  // namespace
 
-void add_train(CLI::App& app) {
+void add_train(CLI::App& app, const std::vector<MakeFamily>& families) {
   auto* command =
       add_command(app, "train", "Train a model on one or more devices");
-  auto flags = std::make_shared<TrainFlags>();
+  auto flags = std::make_shared<TrainFlags>(families);
   add_train_options(*command, *flags);
   command->footer(
       "Ctrl-C finishes the current step, writes a checkpoint (with --out-dir) "

@@ -10,8 +10,8 @@
 
 namespace lockstep::models {
 
-/// A classifier of images or vectors. Takes (N, ...), returns logits
-/// (N, classes).
+/// A model with one input. A classifier of images or vectors takes (N, ...) and
+/// returns logits (N, classes).
 class Model : public torch::nn::Module {
  public:
   virtual torch::Tensor forward(const torch::Tensor& x) = 0;

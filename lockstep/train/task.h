@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include "lockstep/checkpoint/info.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
@@ -64,6 +65,10 @@ class Task {
   /// Makes a new model on `device`, with weights from LibTorch's default
   /// generator, which has the run's seed.
   virtual ModuleSource make_model(const torch::Device& device) = 0;
+  /// Renames and removes `tensors`, which were read from the weights at `path`,
+  /// so that they are the state of the model.
+  virtual void adapt_weights(const std::string& /*path*/,
+                             NamedTensors& /*tensors*/) const {}
   /// Makes an optimizer for the model's parameters. `make_state` provides
   /// memory for its state.
   virtual std::unique_ptr<RunOptimizer> make_optimizer(

@@ -1,13 +1,11 @@
 #include "lockstep/cli/completion.h"
 
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "lockstep/base/process.h"
-#include "tests/cli/program.h"
+#include "tests/cli/shells.h"
 
 namespace lockstep {
 namespace {
@@ -15,54 +13,22 @@ namespace {
 using cli::CommandWords;
 using cli::OptionWords;
 
-CommandResult run_shell(const std::string& shell, const std::string& script) {
-  return run_command({.arguments = {shell, "-c", script},
-                      .environment = {{"LOCKSTEP", kProgram}},
-                      .deadline_s = 60});
-}
-
-bool has_shell(const std::string& shell) {
-  return run_shell("sh", "command -v " + shell).ok();
-}
-
-/// Returns the words that bash offers after `typed`. The last word of `typed`
-/// is incomplete.
-std::vector<std::string> bash_offers(const std::string& typed) {
-  const auto result = run_shell(
-      "bash", "source <(\"$LOCKSTEP\" completion bash); COMP_WORDS=(" + typed +
-                  "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _lockstep; "
-                  "printf '%s\\n' \"${COMPREPLY[@]}\"");
-  EXPECT_TRUE(result.ok()) << result.err;
-  EXPECT_EQ(result.err, "");
-  std::vector<std::string> words;
-  std::istringstream lines(result.out);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) words.push_back(line);
-  }
-  return words;
-}
-
 using Words = std::vector<std::string>;
 
 TEST(BashCompletion, OffersSubcommands) {
   EXPECT_EQ(bash_offers("lockstep tr"), Words{"train"});
-  EXPECT_EQ(bash_offers("lockstep ch"), Words{"check"});
+  EXPECT_EQ(bash_offers("lockstep da"), Words{"data"});
 }
 
 TEST(BashCompletion, OffersTheOptionsOfTheSubcommand) {
   EXPECT_EQ(bash_offers("lockstep train --batch"), Words{"--batch-size"});
-  EXPECT_EQ(bash_offers("lockstep check --batch"), Words{});
+  EXPECT_EQ(bash_offers("lockstep run --batch"), Words{});
 }
 
 TEST(BashCompletion, OffersTheChoicesOfAnOption) {
   EXPECT_EQ(bash_offers("lockstep train --strategy s"), Words{"single"});
   EXPECT_EQ(bash_offers("lockstep train --strategy dp"),
             (Words{"dp", "dp-classic"}));
-}
-
-TEST(BashCompletion, OffersTheCollectives) {
-  EXPECT_EQ(bash_offers("lockstep bench allr"), Words{"allreduce"});
-  EXPECT_EQ(bash_offers("lockstep bench allreduce --backend t"), Words{"tcp"});
 }
 
 TEST(BashCompletion, OffersTheShells) {
@@ -115,7 +81,7 @@ TEST(FishCompletion, OffersTheChoicesOfAnOption) {
   EXPECT_TRUE(result.ok()) << result.err;
   EXPECT_EQ(result.out.find("dp"), 0u) << result.out;
   EXPECT_NE(result.out.find("\ndp-classic"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("\ncheck\t"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("\ntrain\t"), std::string::npos) << result.out;
 }
 
 TEST(FishCompletion, IsValidWhateverTheDescriptions) {

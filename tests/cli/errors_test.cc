@@ -183,9 +183,6 @@ TEST(Errors, SeveralDevicesForStrategySingle) {
                  {in_brackets(ErrorCode::kBadOption), "strategy single",
                   "cpu:0, cpu:1", "--strategy dp"});
   }
-  expect_error(
-      {"plan", "--model", "mlp", "--strategy", "single", "--devices", "2"},
-      kBadUsage, {"--strategy single", "--devices 2", "dp"});
 }
 
 TEST(Errors, BatchLargerThanTheDataset) {

@@ -4,7 +4,7 @@
 #include <sys/prctl.h>
 
 #include "lockstep/base/process.h"
-#include "lockstep/cli/commands.h"
+#include "lockstep/cli/program/app.h"
 #include "lockstep/cli/start/program.h"
 #include "tests/base/fork_server.h"
 #include "tests/cli/program.h"

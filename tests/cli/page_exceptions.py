@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Reasons why a command does not run, or not as written.
 BUILDS = "builds: what runs this test has done it"
-SCREEN = "a screen at a terminal: tests/cli/top_test.cc"
+SCREEN = "a screen at a terminal: tests/tools/cli/top_test.cc"
 NETWORK = "a network"
 NODES = "a second machine"
 NO_TOOL = "a program that no package of ours brings"
@@ -117,7 +117,7 @@ SUBSTITUTIONS = {
         ("--checkpoint-every 20", "--checkpoint-every 2", MINUTES),
         ("--max-steps 20", "--max-steps 2 --no-eval", MINUTES),
         ("--init-from saved", "--init-from hf",
-         "PyTorch: tests/cli/parity/distributed_checkpoint_test.cc"),
+         "PyTorch: tests/lm/cli/parity/distributed_checkpoint_test.cc"),
     ],
     "docs/collectives.md": [
         ("--sizes 4K:256M", "--sizes 4K:4M", MINUTES),
@@ -149,7 +149,7 @@ SUBSTITUTIONS = {
         ("lockstep top runs/first", None, SCREEN),
         ("lockstep top - ", None, NO_COMMAND),
         ("--metrics", None, "a command that serves until it is ended: "
-                            "tests/cli/top_test.cc"),
+                            "tests/tools/cli/top_test.cc"),
     ],
     "docs/testing.md": [
         ("cuda:0,cuda:0", "cpu:0,cpu:0 --max-steps 3 --no-eval", A_GPU),

@@ -160,4 +160,18 @@ int count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+std::set<std::string> commands_in(const std::string& help) {
+  std::set<std::string> names;
+  bool is_command = false;
+  for (const auto& line : lines_of(help)) {
+    if (!line.starts_with("  ")) {
+      is_command =
+          line == "Commands:" || line == "Tools:" || line == "Language models:";
+    } else if (is_command && line[2] != ' ') {
+      names.insert(line.substr(2, line.find(' ', 2) - 2));
+    }
+  }
+  return names;
+}
+
 }  // namespace lockstep

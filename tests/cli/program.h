@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
@@ -64,6 +65,9 @@ std::vector<std::string> sh_job(std::vector<std::string> options,
 /// Runs such a job to its end.
 Ended run_sh(const std::vector<std::string>& options, const std::string& script,
              const std::map<std::string, std::string>& environment = {});
+
+/// Returns the names of the commands in the text of `lockstep help`.
+std::set<std::string> commands_in(const std::string& help);
 
 /// Returns the lines of a text, without line ends.
 std::vector<std::string> lines_of(const std::string& text);

@@ -26,7 +26,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
-#include "lockstep/cli/commands.h"
+#include "lockstep/cli/program/app.h"
 #include "lockstep/control/worker_side.h"
 #include "tests/faults/link_faults.h"
 

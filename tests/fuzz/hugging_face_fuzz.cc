@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/hugging_face.h"
+#include "lockstep/lm/models/hugging_face.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

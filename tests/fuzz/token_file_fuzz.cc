@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/tokens.h"
+#include "lockstep/lm/text/tokens.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

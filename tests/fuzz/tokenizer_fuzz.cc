@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text/tokenizer.h"
+#include "lockstep/lm/text/tokenizer.h"
 #include "tests/fuzz/input.h"
 
 namespace lockstep::fuzz {

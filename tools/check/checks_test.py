@@ -94,18 +94,27 @@ class Checks(unittest.TestCase):
         header = '#include "lockstep/launch/agent/agent.h"\n'
         for path in ("lockstep/launch/workers/a.cc", "lockstep/comm/a.cc"):
             self.expect_finding("layers", {path: header}, path, "launch/agent/")
-        page = '#include "lockstep/report/page/page.h"\n'
+        page = '#include "lockstep/tools/page/page.h"\n'
         self.expect_finding(
-            "layers", {"lockstep/report/charts/a.cc": page},
-            "report/charts/ includes report/page/")
+            "layers", {"lockstep/tools/charts/a.cc": page},
+            "tools/charts/ includes tools/page/")
         code, output = self.run_check(
             "layers", {"lockstep/launch/run.cc": header,
                        "lockstep/launch/agent/b.cc": header})
         self.assertEqual(code, 0, output)
 
+    def test_layers_finds_an_include_of_a_component(self):
+        header = '#include "lockstep/lm/models/gelu.h"\n'
+        for path in ("lockstep/cli/a.cc", "lockstep/tools/page/a.cc"):
+            self.expect_finding("layers", {path: header}, path,
+                                "lm/, a component that a build can leave out")
+        code, output = self.run_check(
+            "layers", {"lockstep/lm/task/a.cc": header})
+        self.assertEqual(code, 0, output)
+
     def test_layers_finds_torch_where_there_may_be_none(self):
         for folder in ("base", "store", "shm", "tcp", "control",
-                       "launch", "cli/start"):
+                       "launch", "cli/start", "tools/top"):
             for header in ("torch/torch.h", "ATen/ATen.h", "c10/util/a.h"):
                 self.expect_finding(
                     "layers",

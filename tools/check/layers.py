@@ -3,7 +3,7 @@
 
 import re
 
-from sources import LAYERS, cpp_files, layer_of, lines_of, run
+from sources import COMPONENTS, LAYERS, cpp_files, layer_of, lines_of, run
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -11,8 +11,8 @@ TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
               "lockstep/monitor/", "lockstep/store/", "lockstep/tcp/",
               "lockstep/launch/", "lockstep/cli/start/",
-              "lockstep/cli/top/")
-UMBRELLAS = ("lockstep/lockstep.h", "lockstep/core.h")
+              "lockstep/tools/top/")
+UMBRELLAS = ("lockstep/lockstep.h", "lockstep/core.h", "lockstep/lm.h")
 
 
 def check_include(path, name, is_quoted):
@@ -29,6 +29,10 @@ def check_include(path, name, is_quoted):
     included = layer_of(name.split("/")[1:])
     if included is None:
         return f'"{name}" is in no known layer'
+    component = included.split("/")[0]
+    if component in COMPONENTS and layer.split("/")[0] != component:
+        return (f"{layer}/ includes {component}/, a component that a build can "
+                "leave out")
     if LAYERS.index(included) > LAYERS.index(layer):
         return f"{layer}/ includes {included}/, which is below it"
     return None

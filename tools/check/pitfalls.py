@@ -38,13 +38,13 @@ EXEMPT = {
     "lockstep/base/process.cc", "lockstep/device/memory.cc",
     "lockstep/device/links/link_advice.cc", "lockstep/inspect/nvml.cc",
     "lockstep/launch/workers/hang.cc",
-    "lockstep/report/comparison/machine_load.cc",
-    "lockstep/report/check/host_facts.cc", "lockstep/train/report/run_environment.cc",
+    "lockstep/tools/comparison/machine_load.cc",
+    "lockstep/tools/check/host_facts.cc", "lockstep/train/report/run_environment.cc",
 }
 # They print or record the whole message of an error.
 PRINT_ERRORS = {
     "lockstep/base/error.cc", "lockstep/cli/start/program.cc",
-    "lockstep/cli/compare.cc", "lockstep/cli/data/data.cc",
+    "lockstep/tools/commands/compare.cc", "lockstep/cli/data/data.cc",
     "lockstep/cli/embed/device_options.cc",
     "lockstep/launch/failure/error_file.cc",
 }

@@ -13,19 +13,23 @@ LAYERS = (
     "base", "store", "shm", "tcp", "control", "monitor",
     "device/cuda", "device", "device/links",
     "comm/transport", "comm", "c10d",
-    "losses", "models", "models/language", "data/images", "data",
-    "data/text",
+    "losses", "models", "data/images", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",
     "train", "train/report", "train/state", "train/step", "train/record",
     "train/run",
-    "tasks", "tasks/images", "tasks/text",
+    "tasks", "tasks/images",
     "launch/options", "launch/output", "launch/failure", "launch/rendezvous",
     "launch/workers", "launch/agent", "launch",
-    "report/comparison", "report/tables", "report/charts", "report/page",
-    "report/measurement", "report/collectives", "report/check", "report",
     "cli",
+    "lm/models", "lm/text", "lm/task", "lm/commands",
+    "tools/comparison", "tools/tables", "tools/charts", "tools/page",
+    "tools/measurement", "tools/collectives", "tools/check", "tools/top",
+    "tools/commands",
 )
+
+# Parts that a build can leave out. No other part includes them.
+COMPONENTS = ("lm", "tools")
 
 
 def layer_of(parts):

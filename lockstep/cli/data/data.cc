@@ -21,10 +21,10 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/base/text.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/data/catalog.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/commands.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/process.h"
-#include "lockstep/cli/commands.h"
+#include "lockstep/cli/start/commands.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {

@@ -9,9 +9,9 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
-#include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/commands.h"
 #include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
 

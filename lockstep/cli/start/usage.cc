@@ -14,6 +14,7 @@
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/gone.h"
+#include "lockstep/cli/start/missing.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
@@ -50,6 +51,12 @@ const CLI::App& chosen_command(const CLI::App& app) {
 std::string unknown_command(const CLI::App& app, const std::string& name) {
   if (const auto instead = instead_of_command(name); !instead.empty()) {
     return fmt::format("[usage] the command '{}' is gone; {}", name, instead);
+  }
+  if (const auto option = option_of_command(name); !option.empty()) {
+    return fmt::format(
+        "[usage] this program was built without the command '{}'; configure "
+        "it with -D{}=ON, and build it again",
+        name, option);
   }
   return fmt::format("[usage] unknown command '{}'; {}", name,
                      did_you_mean(name, command_names(app)));

@@ -13,7 +13,6 @@
 
 #include "lockstep/base/terminal.h"
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/hugging_face.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/weights.h"
 #include "lockstep/control/worker_side.h"
@@ -34,17 +33,17 @@ constexpr int64_t kPlainSteps = 2;
 
 // Loads the weights to start from: a checkpoint, a run's folder, a folder with
 // weights or a file.
-void load_weights(const std::string& from, const NamedTensors& model) {
-  if (is_hugging_face(from)) {
-    load_hugging_face(from, model);
-  } else if (std::filesystem::is_directory(from) &&
-             (has_checkpoint(from) || !has_weights(from))) {
+void load_weights(const std::string& from, const Task& task,
+                  const NamedTensors& model) {
+  if (std::filesystem::is_directory(from) &&
+      (has_checkpoint(from) || !has_weights(from))) {
     open_checkpoint(from).load(model);
-  } else {
-    NamedTensors tensors = read_weights(from);
-    drop_tied_head(model, tensors);
-    load_state_dict(model, tensors, from);
+    return;
   }
+  NamedTensors tensors = read_weights(from);
+  task.adapt_weights(from, tensors);
+  drop_tied_head(model, tensors);
+  load_state_dict(model, tensors, from);
 }
 
 ModuleSource make_seeded_module(Task& task, uint64_t seed,
@@ -169,7 +168,7 @@ ModuleSource make_module(Task& task, const TrainOptions& options,
     // The weights of rank 0 will be given to every rank.
     if (resumed->root != 0) broadcast(world, state, resumed->root);
   } else if (!options.init_from().empty()) {
-    load_weights(options.init_from(), state);
+    load_weights(options.init_from(), task, state);
   }
   return module;
 }

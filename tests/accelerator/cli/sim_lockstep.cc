@@ -27,7 +27,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/cli/commands.h"
+#include "lockstep/cli/program/app.h"
 #include "tests/accelerator/sim/accelerator.h"
 
 namespace {

@@ -1,3 +1,4 @@
 #pragma once
 
+#include "lockstep/lm.h"
 #include "lockstep/lockstep.h"
