@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/process.h"
-#include "lockstep/cli/start/missing.h"
+#include "lockstep/cli/start/gone.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/cli/program.h"
 

@@ -7,6 +7,7 @@
 #   package       the same with all projects and examples, and both compilers
 #   deb           the Debian package, unpacked
 #   subdirectory  add_subdirectory()
+#   components    a build without the components lm and tools, installed
 #   wheel         the package for Python, in an environment of its own, of PYTHON
 #                 or of the Python of the build
 #
@@ -325,6 +326,30 @@ subdirectory)
     (cd "$work" && "$work/${compiler##*/}/minimal")
   done
   ;;
+components)
+  cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
+    -S "$source" -B "$work/without" -DCMAKE_CXX_COMPILER="$own" \
+    -DLOCKSTEP_LM=OFF -DLOCKSTEP_TOOLS=OFF -DLOCKSTEP_BUILD_TESTS=OFF \
+    -DLOCKSTEP_BUILD_BENCH=OFF -DLOCKSTEP_INSTALL_TORCH=OFF "${torch[@]}"
+  cmake --build "$work/without"
+  cmake --install "$work/without" --prefix "$work/prefix" >"$work/install.log"
+  has_front_door "$work/prefix/include"
+  for left_out in lm.h lm detail/lm detail/tools; do
+    [ ! -e "$work/prefix/include/lockstep/$left_out" ]
+  done
+  if grep -q pcre2 "$work/prefix/lib/pkgconfig/lockstep.pc"; then
+    echo "lockstep.pc names pcre2, which only lm needs" >&2
+    exit 1
+  fi
+  for command in top compare generate; do
+    "$work/prefix/bin/lockstep" $command >"$work/said" 2>&1 && exit 1
+    grep -F "without the command '$command'" "$work/said"
+  done
+  become_user=()
+  build_found_project "$work/prefix" "$own"
+  as_user "$work/user/found/train"
+  use_program "$work/prefix"
+  ;;
 wheel)
   cp "$source/tests/cli/parity/python_backend.py" "$work/user"
   ninja -C "$build" lockstep_python
@@ -376,8 +401,8 @@ wheel)
   use_program "$work/user/venv"
   ;;
 *)
-  echo "consumption.sh: expected install, package, deb, subdirectory or wheel, got" \
-    "'$mode'" >&2
+  echo "consumption.sh: expected install, package, deb, subdirectory," \
+    "components or wheel, got '$mode'" >&2
   exit 2
   ;;
 esac

@@ -1,5 +1,7 @@
 #include "lockstep/cli/start/gone.h"
 
+#include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -24,6 +26,12 @@ constexpr Gone kOptions[] = {
      "leave it out: workers that are lost load LibTorch again, in about 0.6 s"},
 };
 
+// A test compares these with the help of a program that has all components.
+constexpr std::array<std::string_view, 6> kTools{"compare", "bench", "plan",
+                                                 "top",     "topo",  "check"};
+constexpr std::array<std::string_view, 3> kLanguageModels{"generate", "export",
+                                                          "tokenize"};
+
 std::string find(std::span<const Gone> rows, std::string_view name) {
   for (const auto& [gone, instead] : rows) {
     if (gone == name) return std::string(instead);
@@ -39,6 +47,12 @@ std::string instead_of_command(std::string_view name) {
 
 std::string instead_of_option(std::string_view name) {
   return find(kOptions, name);
+}
+
+std::string option_of_command(std::string_view name) {
+  if (std::ranges::count(kTools, name) > 0) return "LOCKSTEP_TOOLS";
+  if (std::ranges::count(kLanguageModels, name) > 0) return "LOCKSTEP_LM";
+  return "";
 }
 
 }  // namespace lockstep::cli

@@ -13,4 +13,8 @@ std::string instead_of_command(std::string_view name);
 /// that several commands had is the same in all of them.
 std::string instead_of_option(std::string_view name);
 
+/// Returns the option of CMake that builds the component with the command
+/// `name`, for a program that lacks it. Returns "" for any other name.
+std::string option_of_command(std::string_view name);
+
 }  // namespace lockstep::cli

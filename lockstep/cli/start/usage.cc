@@ -14,7 +14,6 @@
 #include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/gone.h"
-#include "lockstep/cli/start/missing.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
