@@ -15,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-CHECK = ROOT / "tests" / "report" / "page" / "browser" / "check_page.py"
+CHECK = ROOT / "tests" / "tools" / "page" / "browser" / "check_page.py"
 # This is enough for a page, and few colours make a small file.
 COLOURS = 64
 MOST_BYTES = 200_000
