@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <set>
 #include <string_view>
 #include <unistd.h>
@@ -25,11 +27,16 @@
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/p2p_segment.h"
+#include "lockstep/shm/point_to_point.h"
+#include "lockstep/shm/shm_transport.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/store/wire.h"
 #include "lockstep/tcp/listener.h"
 #include "lockstep/tcp/mesh.h"
 #include "lockstep/tcp/point_to_point.h"
+#include "lockstep/tcp/tcp_transport.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +62,33 @@ double seconds_of(std::chrono::milliseconds time) {
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
+}
+
+/// Returns the segment that rank 0 makes. The other ranks find it by `key`.
+std::shared_ptr<const shm::Segment> open_common(
+    c10d::Store& store, const std::string& key, int rank,
+    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
+  shm::SegmentAddress address;
+  if (rank == 0) {
+    auto segment = make();
+    address = segment->address();
+    std::vector<uint8_t> message(sizeof(address));
+    std::memcpy(message.data(), &address, sizeof(address));
+    store.set(key, message);
+    return segment;
+  }
+  const std::vector<uint8_t> message = store.get(key);
+  if (message.size() != sizeof(address)) {
+    throw CommError(
+        {.code = ErrorCode::kNoSharedMemory,
+         .what = "what rank 0 put into the store is not the address of its "
+                 "shared memory",
+         .expected = fmt::format("{} bytes", sizeof(address)),
+         .got = fmt::format("{} bytes", message.size()),
+         .fix = transport::kUseOneBuild});
+  }
+  std::memcpy(&address, message.data(), sizeof(address));
+  return shm::Segment::open(address);
 }
 
 std::string joined_texts(const std::vector<std::string>& texts) {
@@ -229,14 +263,44 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
     const std::string& backend_name,
     const c10::intrusive_ptr<c10d::Store>& host_store,
     c10::DeviceType device_type) const {
-  std::unique_ptr<HostBackend> backend;
+  std::unique_ptr<shm::P2pChannel> messages;
+  std::unique_ptr<transport::Transport> bytes;
   if (backend_name == "shm") {
-    backend = make_shm_backend(host_store, rank, size, timeout);
+    // Before the group, so that when all ranks have joined that, all of them
+    // can receive messages.
+    messages = std::make_unique<shm::PointToPoint>(
+        open_common(*host_store, "shm/mail", rank,
+                    [&] { return shm::P2pSegment::make(size); }),
+        rank, size);
+    bytes = std::make_unique<shm::ShmTransport>(
+        open_common(*host_store, "shm/segment", rank,
+                    [&] { return shm::Group::make_segment(size); }),
+        rank, size, timeout);
   } else {
-    backend = connect_tcp();
+    const auto names = all_gather_text(fmt::format(
+        "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
+    auto mesh = std::make_unique<tcp::Mesh>(rank, connect_tcp(), names,
+                                            local_size == size
+                                                ? tcp::Mesh::Hosts::kOne
+                                                : tcp::Mesh::Hosts::kSeveral);
+    messages = std::make_unique<tcp::PointToPoint>(rank, connect_tcp(), names);
+    bytes = std::make_unique<tcp::TcpTransport>(std::move(mesh));
+    // If a rank ended while others are still connecting, their connections
+    // would fail.
+    all_gather_text("connected");
   }
-  return HostTransport::make(std::move(backend), rank, size, device_type,
-                             timeout);
+  return HostTransport::make(std::move(messages), std::move(bytes), rank, size,
+                             device_type, timeout);
+}
+
+std::vector<tcp::Socket> ProcessGroup::Impl::connect_tcp() const {
+  const std::string address = tcp::local_address_towards(
+      local_size == size ? store::loopback_host() : master_addr_);
+  tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
+  const auto announcements = all_gather_text(listener.announcement());
+  return listener.connect(rank, announcements,
+                          std::chrono::steady_clock::now() + timeout,
+                          [] { return control::is_attempt_over(); });
 }
 
 // A backend for devices makes its own copies, peer to peer if the driver says
@@ -266,30 +330,6 @@ void ProcessGroup::Impl::avoid_bad_links(const DeviceBackend& backend) const {
                            "can't be told to avoid them",
                            *bad, backend.name),
        .fix = "use the backend shm or tcp, which copy through the host"});
-}
-
-std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {
-  const auto names = all_gather_text(
-      fmt::format("rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
-  const bool is_one_host = local_size == size;
-  const std::string address = tcp::local_address_towards(
-      is_one_host ? store::loopback_host() : master_addr_);
-  const auto connect_all = [&] {
-    tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
-    const auto announcements = all_gather_text(listener.announcement());
-    return listener.connect(rank, announcements,
-                            std::chrono::steady_clock::now() + timeout,
-                            [] { return control::is_attempt_over(); });
-  };
-  auto mesh = std::make_unique<tcp::Mesh>(
-      rank, connect_all(), names,
-      is_one_host ? tcp::Mesh::Hosts::kOne : tcp::Mesh::Hosts::kSeveral);
-  auto messages =
-      std::make_unique<tcp::PointToPoint>(rank, connect_all(), names);
-  // If a rank ended while others are still connecting, their connections would
-  // fail.
-  all_gather_text("connected");
-  return make_tcp_backend(std::move(mesh), std::move(messages));
 }
 
 std::string ProcessGroup::Impl::get(

@@ -12,8 +12,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/comm/transport/transport.h"
+#include "lockstep/tcp/connection.h"
 
 namespace lockstep {
 
@@ -56,7 +56,8 @@ class ProcessGroup::Impl {
       const std::string& backend_name,
       const c10::intrusive_ptr<c10d::Store>& store,
       c10::DeviceType device_type) const;
-  std::unique_ptr<HostBackend> connect_tcp() const;
+  /// Connects this rank to all others over tcp. Returns a socket for each rank.
+  std::vector<tcp::Socket> connect_tcp() const;
   /// Checks the links between the devices of this host, on which `backend`
   /// copies. Throws CommError if some are bad and `backend` can't avoid them.
   void avoid_bad_links(const DeviceBackend& backend) const;

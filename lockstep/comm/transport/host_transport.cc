@@ -18,12 +18,10 @@
 
 namespace lockstep {
 
-using shm::Operation;
+using transport::Operation;
 
 namespace {
 
-using Bytes = HostBackend::Bytes;
-using ConstBytes = HostBackend::ConstBytes;
 using Tensors = std::vector<at::Tensor>;
 
 class Results {
@@ -64,15 +62,16 @@ bool is_premul(const c10d::ReduceOp& op) {
 }
 
 /// Returns the tree reduction, including the factor of a premul sum.
-shm::Reduction all_reduction(at::ScalarType type, const c10d::ReduceOp& op) {
-  shm::Reduction reduction = tree_reduction(type, op.op_);
+transport::Reduction all_reduction(at::ScalarType type,
+                                   const c10d::ReduceOp& op) {
+  Reduction reduction = tree_reduction(type, op.op_);
   if (is_premul(op)) reduction.factor = factor_of(op);
   return reduction;
 }
 
 /// Scales `tensor` for a premul sum whose reduction does not scale it.
 void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
-                           const shm::Reduction& reduction) {
+                           const Reduction& reduction) {
   if (is_premul(op) && !reduction.combine_scaled) {
     copy_to(tensor, scaled(tensor, op));
   }
@@ -86,13 +85,14 @@ uint64_t hash_of(at::IntArrayRef sizes) {
 
 /// Describes this rank's call, so that the other ranks can compare it with
 /// their own. In debug detail, the description includes the tensor's shape.
-shm::Call call_of(shm::Operation operation, const at::Tensor& tensor, int root,
-                  const c10d::ReduceOp* op) {
-  shm::Call call{.operation = operation, .root = root};
-  call.type = shm::short_text(c10::toString(tensor.scalar_type()));
-  if (op != nullptr) call.reduction = shm::short_text(name_of(op->op_));
+transport::Call call_of(transport::Operation operation,
+                        const at::Tensor& tensor, int root,
+                        const c10d::ReduceOp* op) {
+  transport::Call call{.operation = operation, .root = root};
+  call.type = transport::short_text(c10::toString(tensor.scalar_type()));
+  if (op != nullptr) call.reduction = transport::short_text(name_of(op->op_));
   call.elements = static_cast<uint64_t>(tensor.numel());
-  if (is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
+  if (transport::is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
   return call;
 }
 
@@ -141,9 +141,9 @@ std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
   return parts;
 }
 
-/// Performs the collectives of a call over a backend.
+/// Performs the collectives of a call over a transport.
 struct Perform {
-  HostBackend& backend;
+  transport::Transport& bytes;
   int rank;
   int size;
   std::chrono::milliseconds timeout;
@@ -151,16 +151,16 @@ struct Perform {
   /// Announces a collective to the other ranks.
   void begin(Operation operation, const at::Tensor& tensor, int root = -1,
              const c10d::ReduceOp* op = nullptr) const {
-    backend.begin(call_of(operation, tensor, root, op), timeout);
+    bytes.begin(call_of(operation, tensor, root, op), timeout);
   }
 
   void operator()(const AllReduce& call) const {
     Result result(call.tensor);
-    const shm::Reduction reduction =
+    const Reduction reduction =
         all_reduction(call.tensor.scalar_type(), call.op);
     begin(Operation::kAllReduce, call.tensor, -1, &call.op);
     scale_unless_combined(result.dense(), call.op, reduction);
-    backend.all_reduce(result.bytes(), reduction);
+    bytes.all_reduce(result.bytes(), reduction);
     result.write_back();
   }
 
@@ -173,23 +173,23 @@ struct Perform {
 
   void operator()(const Reduce& call) const {
     Result result(call.tensor);
-    const shm::Reduction reduction =
+    const Reduction reduction =
         tree_reduction(call.tensor.scalar_type(), call.op.op_);
     begin(Operation::kReduce, call.tensor, call.root, &call.op);
     if (is_premul(call.op)) {
       at::Tensor product = scaled(result.dense(), call.op).contiguous();
-      backend.reduce(bytes_of_dense(product), call.root, reduction);
+      bytes.reduce(bytes_of_dense(product), call.root, reduction);
       if (rank == call.root) copy_and_wait(call.tensor, product);
       return;
     }
-    backend.reduce(result.bytes(), call.root, reduction);
+    bytes.reduce(result.bytes(), call.root, reduction);
     if (rank == call.root) result.write_back();
   }
 
   void operator()(const Broadcast& call) const {
     Result result(call.tensor);
     begin(Operation::kBroadcast, call.tensor, call.root);
-    backend.broadcast(result.bytes(), call.root);
+    bytes.broadcast(result.bytes(), call.root);
     if (rank != call.root) result.write_back();
   }
 
@@ -197,7 +197,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Results results(call.outputs);
     begin(Operation::kAllGather, call.input);
-    backend.all_gather(bytes_of_dense(input), results.bytes());
+    bytes.all_gather(bytes_of_dense(input), results.bytes());
     results.write_back();
   }
 
@@ -205,7 +205,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Result result(call.output);
     begin(Operation::kAllGather, call.input);
-    backend.all_gather(bytes_of_dense(input), parts_of(result.bytes(), size));
+    bytes.all_gather(bytes_of_dense(input), parts_of(result.bytes(), size));
     result.write_back();
   }
 
@@ -213,7 +213,7 @@ struct Perform {
     const at::Tensor input = dense(call.input);
     Results results(call.outputs);
     begin(Operation::kGather, call.input, call.root);
-    backend.gather(bytes_of_dense(input), results.bytes(), call.root);
+    bytes.gather(bytes_of_dense(input), results.bytes(), call.root);
     results.write_back();
   }
 
@@ -221,7 +221,7 @@ struct Perform {
     Result result(call.output);
     const Inputs parts(call.inputs);
     begin(Operation::kScatter, call.output, call.root);
-    backend.scatter(result.bytes(), parts.bytes(), call.root);
+    bytes.scatter(result.bytes(), parts.bytes(), call.root);
     result.write_back();
   }
 
@@ -233,10 +233,10 @@ struct Perform {
       for (auto& input : inputs) input = scaled(input, call.op);
     }
     const Inputs parts(inputs);
-    const shm::Reduction reduction =
+    const Reduction reduction =
         tree_reduction(call.output.scalar_type(), call.op.op_);
     begin(Operation::kReduceScatter, call.output, -1, &call.op);
-    backend.reduce_scatter(result.bytes(), parts.bytes(), reduction);
+    bytes.reduce_scatter(result.bytes(), parts.bytes(), reduction);
     result.write_back();
   }
 
@@ -262,21 +262,21 @@ struct Perform {
     Results results(call.outputs);
     const Inputs parts(call.inputs);
     // Sizes may differ between ranks, so they are not announced.
-    shm::Call announced{.operation = Operation::kAllToAll};
+    transport::Call announced{.operation = Operation::kAllToAll};
     announced.type =
-        shm::short_text(c10::toString(call.inputs[0].scalar_type()));
-    backend.begin(announced, timeout);
-    backend.all_to_all(results.bytes(), parts.bytes());
+        transport::short_text(c10::toString(call.inputs[0].scalar_type()));
+    bytes.begin(announced, timeout);
+    bytes.all_to_all(results.bytes(), parts.bytes());
     results.write_back();
   }
 
   void operator()(const Barrier&) const {
-    backend.begin({.operation = Operation::kBarrier}, timeout);
-    backend.barrier();
+    bytes.begin({.operation = Operation::kBarrier}, timeout);
+    bytes.barrier();
   }
 
   void operator()(const ShareMemory& call) const {
-    *call.result = backend.share(call.bytes, timeout);
+    *call.result = SharedMemory(bytes.share(call.bytes, timeout));
   }
 };
 
@@ -340,23 +340,32 @@ at::Tensor message_with(const std::string& text) {
 
 }  // namespace
 
-HostTransport::HostTransport(std::unique_ptr<HostBackend> backend, int rank,
-                             int size, c10::DeviceType device_type,
+HostTransport::HostTransport(std::unique_ptr<shm::P2pChannel> messages,
+                             std::unique_ptr<transport::Transport> bytes,
+                             int rank, int size, c10::DeviceType device_type,
                              Timeout timeout)
-    : Transport(backend->name(), CallFactory(rank, size, device_type), timeout),
+    : Transport(bytes->name(), CallFactory(rank, size, device_type), timeout),
       device_type_(device_type),
-      backend_(std::move(backend)) {
+      messages_(std::move(messages)),
+      bytes_(std::move(bytes)) {
   queue_.on_failure([this](const std::string& reason) { abort(reason); });
 }
 
 std::shared_ptr<HostTransport> HostTransport::make(
-    std::unique_ptr<HostBackend> backend, int rank, int size,
+    std::unique_ptr<shm::P2pChannel> messages,
+    std::unique_ptr<transport::Transport> bytes, int rank, int size,
     c10::DeviceType device_type, Timeout timeout) {
-  return {
-      new HostTransport(std::move(backend), rank, size, device_type, timeout),
-      [](HostTransport* transport) {
-        if (transport->home().is_this_process()) delete transport;
-      }};
+  return {new HostTransport(std::move(messages), std::move(bytes), rank, size,
+                            device_type, timeout),
+          [](HostTransport* transport) {
+            if (transport->home().is_this_process()) delete transport;
+          }};
+}
+
+void HostTransport::abort(const std::string& reason) noexcept {
+  if (!home().is_this_process()) return;
+  bytes_->abort(reason);
+  messages_->abort(reason);
 }
 
 void HostTransport::run(const CollectiveCall& call, Timeout timeout) {
@@ -410,7 +419,7 @@ uint64_t HostTransport::take_number() {
 }
 
 void HostTransport::perform(const CollectiveCall& call, Timeout timeout) {
-  const Perform perform{*backend_, rank(), size(), timeout};
+  const Perform perform{*bytes_, rank(), size(), timeout};
   for (const Collective& collective : call.collectives) {
     std::visit(perform, collective);
   }
@@ -431,8 +440,7 @@ Transport::WorkPtr HostTransport::recv(const at::Tensor& tensor, int from,
 Transport::WorkPtr HostTransport::recv_any(const at::Tensor& tensor, int tag) {
   calls().check_recv_any(tensor, tag);
   auto work = new_message(c10d::OpType::RECVANYSOURCE, tensor);
-  backend_->messages().receive_any(tag, work->bytes(), timeout(),
-                                   done_of(work));
+  messages_->receive_any(tag, work->bytes(), timeout(), done_of(work));
   return work;
 }
 
@@ -440,20 +448,19 @@ HostTransport::MessagePtr HostTransport::send_message(const at::Tensor& tensor,
                                                       int to, int tag,
                                                       Timeout timeout) {
   auto work = new_message(c10d::OpType::SEND, tensor);
-  backend_->messages().send(to, tag, work->bytes(), timeout, done_of(work));
+  messages_->send(to, tag, work->bytes(), timeout, done_of(work));
   return work;
 }
 
 HostTransport::MessagePtr HostTransport::receive_message(
     const at::Tensor& tensor, int from, int tag, Timeout timeout) {
   auto work = new_message(c10d::OpType::RECV, tensor);
-  backend_->messages().receive(from, tag, work->bytes(), timeout,
-                               done_of(work));
+  messages_->receive(from, tag, work->bytes(), timeout, done_of(work));
   return work;
 }
 
 // The callbacks of the work's future run in threads of their own and not in the
-// backend's thread, because they may wait for another message, which that
+// channel's thread, because they may wait for another message, which that
 // thread transfers.
 shm::P2pDone HostTransport::done_of(MessagePtr work) {
   return [this, work = std::move(work)](const std::exception_ptr& error,

@@ -6,20 +6,22 @@
 #include <string>
 
 #include "lockstep/comm/transport/callback_threads.h"
-#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/transport.h"
 #include "lockstep/comm/transport/work_queue.h"
+#include "lockstep/shm/p2p_channel.h"
+#include "lockstep/transport/transport.h"
 
 namespace lockstep {
 
 /// Transport over shm or tcp. It makes the tensors dense, describes each call
-/// to the other ranks, and finds the kernel of a reduction. A HostBackend moves
-/// the bytes. Tensors on another device are copied to the host and back.
+/// to the other ranks, and finds the kernel of a reduction. A
+/// transport::Transport moves the bytes, and a channel carries messages.
+/// Tensors on another device are copied to the host and back.
 ///
 /// A reduction combines the elements of all ranks along the tree of
 /// tree_reduce.h, which gives the same bits on every rank and with every
-/// backend.
+/// transport.
 ///
 /// A call that its caller waits for runs in the caller's thread if nothing is
 /// queued before it. All other calls run in the thread of a WorkQueue. Calls
@@ -30,7 +32,8 @@ class HostTransport : public Transport {
   /// process, the result is never destroyed: its threads do not exist there,
   /// and the other ends of its connections must not notice the child.
   static std::shared_ptr<HostTransport> make(
-      std::unique_ptr<HostBackend> backend, int rank, int size,
+      std::unique_ptr<shm::P2pChannel> messages,
+      std::unique_ptr<transport::Transport> bytes, int rank, int size,
       c10::DeviceType device_type, Timeout timeout);
 
   void run(const CollectiveCall& call, Timeout timeout) override;
@@ -40,18 +43,17 @@ class HostTransport : public Transport {
   WorkPtr recv(const at::Tensor& tensor, int from, int tag) override;
   WorkPtr recv_any(const at::Tensor& tensor, int tag) override;
   void monitored_barrier(Timeout timeout, bool wait_all_ranks) override;
-  int64_t sent_bytes() const override { return backend_->sent_bytes(); }
+  int64_t sent_bytes() const override { return bytes_->sent_bytes(); }
   bool can_share_memory() const override {
-    return device_type_ == torch::kCPU && backend_->can_share_memory();
+    return device_type_ == torch::kCPU && bytes_->can_share();
   }
-  void abort(const std::string& reason) noexcept override {
-    if (home().is_this_process()) backend_->abort(reason);
-  }
+  void abort(const std::string& reason) noexcept override;
 
  private:
   using MessagePtr = c10::intrusive_ptr<MessageWork>;
 
-  HostTransport(std::unique_ptr<HostBackend> backend, int rank, int size,
+  HostTransport(std::unique_ptr<shm::P2pChannel> messages,
+                std::unique_ptr<transport::Transport> bytes, int rank, int size,
                 c10::DeviceType device_type, Timeout timeout);
 
   uint64_t take_number();
@@ -65,7 +67,7 @@ class HostTransport : public Transport {
 
   void perform(const CollectiveCall& call, Timeout timeout);
 
-  /// Returns the function that the backend calls at the end of a message. It
+  /// Returns the function that the channel calls at the end of a message. It
   /// keeps the work alive until then.
   shm::P2pDone done_of(MessagePtr work);
   MessagePtr send_message(const at::Tensor& tensor, int to, int tag,
@@ -80,7 +82,8 @@ class HostTransport : public Transport {
   std::atomic<uint32_t> monitored_barriers_ = 0;
   // Each is used by those after it, which are destroyed first.
   CallbackThreads callback_threads_;
-  std::unique_ptr<HostBackend> backend_;
+  std::unique_ptr<shm::P2pChannel> messages_;
+  std::unique_ptr<transport::Transport> bytes_;
   WorkQueue queue_;
 };
 

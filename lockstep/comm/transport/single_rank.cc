@@ -8,8 +8,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/transport/dense.h"
-#include "lockstep/comm/transport/shared_memory_impl.h"
 #include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/shm/segment.h"
+#include "lockstep/transport/transport.h"
 
 namespace lockstep {
 namespace {
@@ -56,8 +57,10 @@ struct Perform {
   }
   void operator()(const Barrier&) const {}
   void operator()(const ShareMemory& call) const {
-    *call.result = SharedMemory(std::make_shared<const SharedMemory::Impl>(
-        SharedMemory::Impl{{shm::Segment::create(call.bytes)}, {call.bytes}}));
+    auto segment = shm::Segment::create(call.bytes);
+    const transport::Bytes bytes = segment->bytes().first(call.bytes);
+    *call.result = SharedMemory(std::make_shared<const SharedMemory::Ranks>(
+        SharedMemory::Ranks{{.owner = std::move(segment), .bytes = bytes}}));
   }
 };
 
