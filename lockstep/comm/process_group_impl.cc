@@ -21,9 +21,6 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/device_transport.h"
-#include "lockstep/comm/transport/host_transport.h"
-#include "lockstep/comm/transport/single_rank.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
@@ -37,6 +34,7 @@
 #include "lockstep/tcp/mesh.h"
 #include "lockstep/tcp/point_to_point.h"
 #include "lockstep/tcp/tcp_transport.h"
+#include "lockstep/transport/solo_transport.h"
 
 namespace lockstep {
 namespace {
@@ -163,7 +161,10 @@ void check_device_types(const std::vector<std::string>& types) {
                       "ProcessGroupOptions().device_type()"});
 }
 
-ProcessGroup::Impl::Impl() : transport(std::make_shared<SingleRank>()) {}
+ProcessGroup::Impl::Impl()
+    : direct(c10::make_intrusive<HostBackend>(
+          nullptr, std::make_unique<transport::SoloTransport>(), 0, 1,
+          std::nullopt, HostBackend::Timeout())) {}
 
 ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                          int the_rank, int the_size, std::string master_addr,
@@ -245,21 +246,21 @@ void ProcessGroup::Impl::connect(const std::string& backend_name) {
   const auto registered = device_backend(backend_name);
   if (registered) avoid_bad_links(*registered);
   if (options_.device_type() != torch::kCPU) {
-    const std::string host_backend = local_size == size ? "shm" : "tcp";
-    host_transport = connect_host(
-        registered ? host_backend : backend_name,
-        c10::make_intrusive<c10d::PrefixStore>("host", store), torch::kCPU);
+    const std::string own = local_size == size ? "shm" : "tcp";
+    host = connect_host(registered ? own : backend_name,
+                        c10::make_intrusive<c10d::PrefixStore>("host", store),
+                        torch::kCPU);
   }
   if (!registered) {
-    transport = connect_host(backend_name, store, options_.device_type());
+    direct = connect_host(backend_name, store, options_.device_type());
     return;
   }
-  transport = std::make_shared<DeviceTransport>(
+  foreign = std::make_unique<ForeignBackend>(
       registered->make(store, rank, size, timeout), registered->name,
-      registered->device_type, timeout);
+      registered->device_type);
 }
 
-std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
+c10::intrusive_ptr<HostBackend> ProcessGroup::Impl::connect_host(
     const std::string& backend_name,
     const c10::intrusive_ptr<c10d::Store>& host_store,
     c10::DeviceType device_type) const {
@@ -289,8 +290,15 @@ std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
     // would fail.
     all_gather_text("connected");
   }
-  return HostTransport::make(std::move(messages), std::move(bytes), rank, size,
-                             device_type, timeout);
+  return c10::make_intrusive<HostBackend>(std::move(messages), std::move(bytes),
+                                          rank, size, device_type, timeout);
+}
+
+void ProcessGroup::Impl::check_home() const {
+  if (size == 1) return;
+  if (const HostBackend* own = host ? host.get() : direct.get()) {
+    own->check_home();
+  }
 }
 
 std::vector<tcp::Socket> ProcessGroup::Impl::connect_tcp() const {
@@ -381,7 +389,7 @@ std::string ProcessGroup::Impl::first_missing(
 std::vector<std::string> ProcessGroup::Impl::all_gather_text(
     const std::string& text) const {
   if (size == 1) return {text};
-  if (transport) transport->check_home();
+  check_home();
   const int number = texts_++;
   std::vector<std::string> keys;
   for (int peer = 0; peer < size; ++peer) {
@@ -415,7 +423,7 @@ std::optional<ProcessGroup> ProcessGroup::Impl::new_group(
          .expected = fmt::format("some of 0 to {}, each once", size - 1),
          .got = fmt::format("{}", fmt::join(ranks, ", "))});
   }
-  if (size > 1) transport->check_home();
+  check_home();
   const int number = groups_++;
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;
