@@ -2,7 +2,7 @@
 // backend of torch.distributed.
 #include <chrono>
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <pybind11/chrono.h>
 #include <string>
@@ -15,9 +15,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "lockstep/base/env.h"
-#include "lockstep/c10d/c10d_backend.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/single_rank.h"
+#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep {
@@ -25,17 +24,13 @@ namespace {
 
 namespace py = pybind11;
 
-/// Ends a transport without the GIL, because it waits for threads, which may be
-/// in callbacks that wait for the GIL.
-struct EndWithoutGil {
-  std::shared_ptr<Transport> transport;
-
-  void operator()(Transport*) {
-    std::optional<py::gil_scoped_release> no_gil;
-    if (Py_IsInitialized() && PyGILState_Check()) no_gil.emplace();
-    transport.reset();
-  }
-};
+/// Releases the GIL for a wait for threads, which may be in callbacks that wait
+/// for it.
+void end_without_gil(const std::function<void()>& end) {
+  std::optional<py::gil_scoped_release> no_gil;
+  if (Py_IsInitialized() && PyGILState_Check()) no_gil.emplace();
+  end();
+}
 
 /// Returns the host of the store, towards which ranks on several hosts find
 /// their own address.
@@ -60,28 +55,25 @@ c10::intrusive_ptr<c10d::Store> store_of_group(
 c10::intrusive_ptr<c10d::Backend> make_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout, std::string name) {
-  std::shared_ptr<Transport> transport;
+  c10::intrusive_ptr<HostBackend> backend;
   if (size == 1) {
-    transport = std::make_shared<SingleRank>();
-    transport->set_timeout(timeout);
+    backend = ProcessGroup::Impl().direct;
+    backend->setTimeout(timeout);
   } else {
-    const ProcessGroup::Impl group(store_of_group(store, rank), rank, size,
-                                   host_of(*store),
-                                   ProcessGroupOptions().timeout(timeout));
-    transport = group.transport;
+    backend = ProcessGroup::Impl(store_of_group(store, rank), rank, size,
+                                 host_of(*store),
+                                 ProcessGroupOptions().timeout(timeout))
+                  .direct;
   }
-  transport->set_name(std::move(name));
-  Transport* const plain = transport.get();
-  const auto make = [name = plain->name()](const auto& store_of_part,
-                                           int part_rank, int part_size,
-                                           std::chrono::milliseconds limit) {
+  backend->set_name(name);
+  backend->set_around_end(end_without_gil);
+  backend->set_connect([name](const auto& store_of_part, int part_rank,
+                              int part_size, std::chrono::milliseconds limit) {
     std::optional<py::gil_scoped_release> no_gil;
     if (PyGILState_Check()) no_gil.emplace();
     return make_backend(store_of_part, part_rank, part_size, limit, name);
-  };
-  return c10d_backend(
-      std::shared_ptr<Transport>(plain, EndWithoutGil{std::move(transport)}),
-      make);
+  });
+  return backend;
 }
 
 }  // namespace

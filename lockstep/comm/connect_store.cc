@@ -16,9 +16,9 @@
 #include "lockstep/comm/authenticated_store.h"
 #include "lockstep/comm/process_group_impl.h"
 #include "lockstep/control/worker_side.h"
-#include "lockstep/shm/fixed_text.h"
 #include "lockstep/store/secret_file.h"
 #include "lockstep/store/socket_address.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep {
 namespace {
@@ -48,7 +48,7 @@ store::Identity identity_of(const Environment& environment) {
 Store join_agents(const control::WorkerSlot& slot,
                   const Environment& environment, milliseconds timeout) {
   store::ClientOptions options;
-  options.host = shm::text_of(slot.store.host);
+  options.host = transport::text_of(slot.store.host);
   options.port = slot.store.port;
   options.who = identity_of(environment);
   options.who.run_id = env("TORCHELASTIC_RUN_ID").value_or("");

@@ -3,20 +3,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group_impl.h"
 #include "lockstep/comm/transport/device_backends.h"
 
 namespace lockstep {
 namespace {
 
-Work submit(Transport& transport, CollectiveCall call, bool async_op) {
-  if (!async_op) {
-    transport.run(call, transport.timeout());
-    return Work({}, std::move(call.outputs));
-  }
-  std::vector<torch::Tensor> outputs = call.outputs;
-  return Work(transport.begin(std::move(call), transport.timeout()),
-              std::move(outputs));
+using c10d::OpType;
+using Tensors = std::vector<torch::Tensor>;
+using Lists = std::vector<Tensors>;
+
+/// Returns a new tensor like `input` for each rank.
+Tensors new_outputs(const torch::Tensor& input, int ranks) {
+  Tensors outputs(static_cast<size_t>(ranks));
+  // The backend refuses an undefined tensor.
+  if (!input.defined()) return outputs;
+  for (auto& output : outputs) output = torch::empty_like(input);
+  return outputs;
 }
 
 }  // namespace
@@ -31,118 +35,198 @@ int ProcessGroup::local_rank() const { return impl_->local_rank; }
 int ProcessGroup::local_size() const { return impl_->local_size; }
 
 std::string ProcessGroup::backend_name() const {
-  return impl_->transport->name();
+  return impl_->foreign ? impl_->foreign->name()
+                        : impl_->direct->getBackendName();
 }
 
-bool ProcessGroup::sums_along_tree() const {
-  return impl_->transport->sums_along_tree();
-}
+bool ProcessGroup::sums_along_tree() const { return !impl_->foreign; }
 
 const c10::intrusive_ptr<c10d::Store>& ProcessGroup::store() const {
   return impl_->store;
 }
 
 std::chrono::milliseconds ProcessGroup::timeout() const {
-  return impl_->transport->timeout();
+  return impl_->direct ? impl_->direct->timeout() : impl_->timeout;
 }
 
 uint64_t ProcessGroup::sequence_number() const {
-  return impl_->transport->sequence_number();
+  return size() == 1 || !impl_->direct
+             ? 0
+             : impl_->direct->getSequenceNumberForGroup();
 }
 
-const std::shared_ptr<Transport>& ProcessGroup::transport() const {
-  return impl_->transport;
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const {
+  return impl_->foreign ? impl_->foreign->backend()
+                        : c10::intrusive_ptr<c10d::Backend>(impl_->direct);
+}
+
+// `begin` calls a function of the backend that carries `place`, a tensor of the
+// call.
+template <class CallOptions, class Begin>
+c10::intrusive_ptr<c10d::Work> ProcessGroup::call(OpType type,
+                                                  const torch::Tensor& place,
+                                                  CallOptions& options,
+                                                  bool async_op,
+                                                  const Begin& begin) const {
+  options.asyncOp = async_op;
+  options.timeout = timeout();
+  if (HostBackend* const carrier = impl_->carrier_of(place)) {
+    return begin(*carrier);
+  }
+  ForeignBackend& foreign = *impl_->foreign;
+  if (place.defined()) foreign.note_device(place.device());
+  try {
+    auto work = begin(*foreign.backend());
+    if (async_op) return work;
+    // A backend may return no work for a synchronous call.
+    if (work) work->wait();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    foreign.throw_error(error, c10d::opTypeToString(type));
+  }
 }
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const ReduceOp& op,
                               bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().all_reduce(tensor, op), async_op);
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  Tensors tensors{tensor};
+  auto work = call(OpType::ALLREDUCE, tensor, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.allreduce(tensors, options);
+                   });
+  return Work(std::move(work), std::move(tensors));
 }
 
 Work ProcessGroup::reduce(const torch::Tensor& tensor, int root,
                           const ReduceOp& op, bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().reduce(tensor, root, op),
-                async_op);
+  c10d::ReduceOptions options;
+  options.reduceOp = op;
+  options.rootRank = root;
+  Tensors tensors{tensor};
+  auto work = call(
+      OpType::REDUCE, tensor, options, async_op,
+      [&](c10d::Backend& backend) { return backend.reduce(tensors, options); });
+  return Work(std::move(work), std::move(tensors));
 }
 
 Work ProcessGroup::broadcast(const torch::Tensor& tensor, int root,
                              bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().broadcast(tensor, root), async_op);
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  Tensors tensors{tensor};
+  auto work = call(OpType::BROADCAST, tensor, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.broadcast(tensors, options);
+                   });
+  return Work(std::move(work), std::move(tensors));
 }
 
 Work ProcessGroup::all_gather(const torch::Tensor& tensor,
                               bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().all_gather(tensor), async_op);
+  return all_gather(new_outputs(tensor, size()), tensor, async_op);
 }
 
 Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs,
                               const torch::Tensor& tensor,
                               bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().all_gather(outputs, tensor),
-                async_op);
+  c10d::AllgatherOptions options;
+  Lists lists{outputs};
+  Tensors inputs{tensor};
+  auto work = call(OpType::ALLGATHER, tensor, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.allgather(lists, inputs, options);
+                   });
+  return Work(std::move(work), std::move(lists[0]));
 }
 
 Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output,
                                           const torch::Tensor& input,
                                           bool async_op) const {
-  Transport& transport = impl_->transport_of(output);
-  return submit(transport,
-                transport.calls().all_gather_into_tensor(output, input),
-                async_op);
+  c10d::AllgatherOptions options;
+  torch::Tensor to = output, from = input;
+  auto work = call(OpType::_ALLGATHER_BASE, output, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend._allgather_base(to, from, options);
+                   });
+  return Work(std::move(work), {output});
 }
 
 Work ProcessGroup::gather(const torch::Tensor& tensor, int root,
                           bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().gather(tensor, root), async_op);
+  return gather(rank() == root ? new_outputs(tensor, size()) : Tensors(),
+                tensor, root, async_op);
 }
 
 Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs,
                           const torch::Tensor& tensor, int root,
                           bool async_op) const {
-  Transport& transport = impl_->transport_of(tensor);
-  return submit(transport, transport.calls().gather(outputs, tensor, root),
-                async_op);
+  c10d::GatherOptions options;
+  options.rootRank = root;
+  Lists lists;
+  if (rank() == root) lists.push_back(outputs);
+  Tensors inputs{tensor};
+  auto work = call(OpType::GATHER, tensor, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.gather(lists, inputs, options);
+                   });
+  return Work(std::move(work), outputs);
 }
 
 Work ProcessGroup::scatter(const torch::Tensor& output,
                            const std::vector<torch::Tensor>& inputs, int root,
                            bool async_op) const {
-  Transport& transport = impl_->transport_of(output);
-  return submit(transport, transport.calls().scatter(output, inputs, root),
-                async_op);
+  c10d::ScatterOptions options;
+  options.rootRank = root;
+  Lists lists;
+  if (rank() == root) lists.push_back(inputs);
+  Tensors outputs{output};
+  auto work = call(OpType::SCATTER, output, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.scatter(outputs, lists, options);
+                   });
+  return Work(std::move(work), std::move(outputs));
 }
 
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
                                   const std::vector<torch::Tensor>& inputs,
                                   const ReduceOp& op, bool async_op) const {
-  Transport& transport = impl_->transport_of(output);
-  return submit(transport, transport.calls().reduce_scatter(output, inputs, op),
-                async_op);
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = op;
+  Tensors outputs{output};
+  Lists lists{inputs};
+  auto work = call(OpType::REDUCE_SCATTER, output, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.reduce_scatter(outputs, lists, options);
+                   });
+  return Work(std::move(work), std::move(outputs));
 }
 
 Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output,
                                          const torch::Tensor& input,
                                          const ReduceOp& op,
                                          bool async_op) const {
-  Transport& transport = impl_->transport_of(output);
-  return submit(transport,
-                transport.calls().reduce_scatter_tensor(output, input, op),
-                async_op);
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = op;
+  torch::Tensor to = output, from = input;
+  auto work = call(OpType::_REDUCE_SCATTER_BASE, output, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend._reduce_scatter_base(to, from, options);
+                   });
+  return Work(std::move(work), {output});
 }
 
 Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
                               const std::vector<torch::Tensor>& inputs,
                               bool async_op) const {
-  Transport& transport =
-      outputs.empty() ? *impl_->transport : impl_->transport_of(outputs[0]);
-  return submit(transport, transport.calls().all_to_all(outputs, inputs),
-                async_op);
+  c10d::AllToAllOptions options;
+  Tensors to = outputs, from = inputs;
+  auto work =
+      call(OpType::ALLTOALL, outputs.empty() ? torch::Tensor() : outputs[0],
+           options, async_op, [&](c10d::Backend& backend) {
+             return backend.alltoall(to, from, options);
+           });
+  return Work(std::move(work), outputs);
 }
 
 Work ProcessGroup::all_to_all_single(const torch::Tensor& output,
@@ -150,16 +234,22 @@ Work ProcessGroup::all_to_all_single(const torch::Tensor& output,
                                      const std::vector<int64_t>& output_splits,
                                      const std::vector<int64_t>& input_splits,
                                      bool async_op) const {
-  Transport& transport = impl_->transport_of(output);
-  return submit(transport,
-                transport.calls().all_to_all_single(
-                    output, input, output_splits, input_splits),
-                async_op);
+  c10d::AllToAllOptions options;
+  torch::Tensor to = output, from = input;
+  std::vector<int64_t> to_splits = output_splits, from_splits = input_splits;
+  auto work = call(OpType::ALLTOALL_BASE, output, options, async_op,
+                   [&](c10d::Backend& backend) {
+                     return backend.alltoall_base(to, from, to_splits,
+                                                  from_splits, options);
+                   });
+  return Work(std::move(work), {output});
 }
 
 Work ProcessGroup::barrier(bool async_op) const {
-  Transport& transport = *impl_->transport;
-  return submit(transport, transport.calls().barrier(), async_op);
+  c10d::BarrierOptions options;
+  auto work =
+      call(OpType::BARRIER, {}, options, async_op,
+           [&](c10d::Backend& backend) { return backend.barrier(options); });
 }
 
 void ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) const {
@@ -176,16 +266,36 @@ int ProcessGroup::recv_any(const torch::Tensor& tensor, int tag) const {
   return work.source_rank();
 }
 
+// c10d has no timeout for a message. It uses that of the backend.
+template <class Begin>
+Work ProcessGroup::message(OpType type, const torch::Tensor& tensor,
+                           const Begin& begin) const {
+  Tensors tensors{tensor};
+  c10d::BarrierOptions unused;
+  return call(type, tensor, unused, /*async_op=*/true,
+              [&](c10d::Backend& backend) { return begin(backend, tensors); });
+  return Work(std::move(work), {tensor});
+}
+
 Work ProcessGroup::isend(const torch::Tensor& tensor, int to, int tag) const {
-  return Work(impl_->transport_of(tensor).send(tensor, to, tag), {tensor});
+  return message(OpType::SEND, tensor,
+                 [&](c10d::Backend& backend, Tensors& tensors) {
+                   return backend.send(tensors, to, tag);
+                 });
 }
 
 Work ProcessGroup::irecv(const torch::Tensor& tensor, int from, int tag) const {
-  return Work(impl_->transport_of(tensor).recv(tensor, from, tag), {tensor});
+  return message(OpType::RECV, tensor,
+                 [&](c10d::Backend& backend, Tensors& tensors) {
+                   return backend.recv(tensors, from, tag);
+                 });
 }
 
 Work ProcessGroup::irecv_any(const torch::Tensor& tensor, int tag) const {
-  return Work(impl_->transport_of(tensor).recv_any(tensor, tag), {tensor});
+  return message(OpType::RECVANYSOURCE, tensor,
+                 [&](c10d::Backend& backend, Tensors& tensors) {
+                   return backend.recvAnysource(tensors, tag);
+                 });
 }
 
 std::vector<std::string> ProcessGroup::all_gather_text(
@@ -210,16 +320,20 @@ std::vector<std::string> ProcessGroup::all_gather_text(
 }
 
 int64_t ProcessGroup::sent_bytes() const {
-  const auto& host = impl_->host_transport;
-  return impl_->transport->sent_bytes() + (host ? host->sent_bytes() : 0);
+  return (impl_->direct ? impl_->direct->sent_bytes() : 0) +
+         (impl_->host ? impl_->host->sent_bytes() : 0);
 }
 
 bool ProcessGroup::can_share_memory() const {
-  return impl_->transport->can_share_memory();
+  return impl_->direct && impl_->direct->can_share_memory();
 }
 
 SharedMemory ProcessGroup::shared_memory(size_t bytes) const {
-  return impl_->transport->share(bytes);
+  if (impl_->direct) return impl_->direct->share(bytes);
+  throw CommError(
+      {.code = ErrorCode::kNoSharedMemory,
+       .what = "ranks over " + backend_name() + " share no memory of the host",
+       .fix = "use the backend shm on one host"});
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(
@@ -228,8 +342,9 @@ std::optional<ProcessGroup> ProcessGroup::new_group(
 }
 
 void ProcessGroup::abort(const std::string& reason) const noexcept {
-  impl_->transport->abort(reason);
-  if (impl_->host_transport) impl_->host_transport->abort(reason);
+  if (impl_->direct) impl_->direct->abort(reason);
+  if (impl_->foreign) impl_->foreign->abort();
+  if (impl_->host) impl_->host->abort(reason);
 }
 
 void register_backend(const std::string& name, torch::DeviceType device_type,

@@ -23,8 +23,6 @@ class Backend;
 
 namespace lockstep {
 
-class Transport;
-
 using ReduceOp = c10d::ReduceOp;
 
 /// Options for the connection between ranks, as in
@@ -78,6 +76,10 @@ class ProcessGroup {
   const c10::intrusive_ptr<c10d::Store>& store() const;
   /// The limit of each wait. 0 in a group of one rank.
   std::chrono::milliseconds timeout() const;
+  /// Returns c10d's interface to the ranks, for c10d's own classes and for
+  /// Python (torch/csrc/distributed/c10d/Backend.hpp). Its calls and those of
+  /// the group run in the order in which they are made.
+  c10::intrusive_ptr<c10d::Backend> backend() const;
   /// Returns the number of collectives that this rank has called. 0 in a group
   /// of one rank, and over a backend that does not count them.
   uint64_t sequence_number() const;
@@ -197,9 +199,14 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<const Impl> impl);
 
  private:
-  friend c10::intrusive_ptr<c10d::Backend> c10d_backend(
-      const ProcessGroup& group);
-  const std::shared_ptr<Transport>& transport() const;
+  template <class CallOptions, class Begin>
+  c10::intrusive_ptr<c10d::Work> call(c10d::OpType type,
+                                      const torch::Tensor& place,
+                                      CallOptions& options, bool async_op,
+                                      const Begin& begin) const;
+  template <class Begin>
+  Work message(c10d::OpType type, const torch::Tensor& tensor,
+               const Begin& begin) const;
 
   std::shared_ptr<const Impl> impl_;
 };

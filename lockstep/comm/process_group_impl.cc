@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <set>
 #include <string_view>
 #include <unistd.h>
@@ -19,17 +21,20 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/device_transport.h"
-#include "lockstep/comm/transport/host_transport.h"
-#include "lockstep/comm/transport/single_rank.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/p2p_segment.h"
+#include "lockstep/shm/point_to_point.h"
+#include "lockstep/shm/shm_transport.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/store/wire.h"
 #include "lockstep/tcp/listener.h"
 #include "lockstep/tcp/mesh.h"
 #include "lockstep/tcp/point_to_point.h"
+#include "lockstep/tcp/tcp_transport.h"
+#include "lockstep/transport/solo_transport.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +60,33 @@ double seconds_of(std::chrono::milliseconds time) {
 std::string place_of_this_process() {
   return fmt::format("{} {} {} user {}", boot_id(), namespace_id("pid"),
                      namespace_id("net"), ::geteuid());
+}
+
+/// Returns the segment that rank 0 makes. The other ranks find it by `key`.
+std::shared_ptr<const shm::Segment> open_common(
+    c10d::Store& store, const std::string& key, int rank,
+    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
+  shm::SegmentAddress address;
+  if (rank == 0) {
+    auto segment = make();
+    address = segment->address();
+    std::vector<uint8_t> message(sizeof(address));
+    std::memcpy(message.data(), &address, sizeof(address));
+    store.set(key, message);
+    return segment;
+  }
+  const std::vector<uint8_t> message = store.get(key);
+  if (message.size() != sizeof(address)) {
+    throw CommError(
+        {.code = ErrorCode::kNoSharedMemory,
+         .what = "what rank 0 put into the store is not the address of its "
+                 "shared memory",
+         .expected = fmt::format("{} bytes", sizeof(address)),
+         .got = fmt::format("{} bytes", message.size()),
+         .fix = transport::kUseOneBuild});
+  }
+  std::memcpy(&address, message.data(), sizeof(address));
+  return shm::Segment::open(address);
 }
 
 std::string joined_texts(const std::vector<std::string>& texts) {
@@ -129,7 +161,10 @@ void check_device_types(const std::vector<std::string>& types) {
                       "ProcessGroupOptions().device_type()"});
 }
 
-ProcessGroup::Impl::Impl() : transport(std::make_shared<SingleRank>()) {}
+ProcessGroup::Impl::Impl()
+    : direct(c10::make_intrusive<HostBackend>(
+          nullptr, std::make_unique<transport::SoloTransport>(), 0, 1,
+          std::nullopt, HostBackend::Timeout())) {}
 
 ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                          int the_rank, int the_size, std::string master_addr,
@@ -211,32 +246,69 @@ void ProcessGroup::Impl::connect(const std::string& backend_name) {
   const auto registered = device_backend(backend_name);
   if (registered) avoid_bad_links(*registered);
   if (options_.device_type() != torch::kCPU) {
-    const std::string host_backend = local_size == size ? "shm" : "tcp";
-    host_transport = connect_host(
-        registered ? host_backend : backend_name,
-        c10::make_intrusive<c10d::PrefixStore>("host", store), torch::kCPU);
+    const std::string own = local_size == size ? "shm" : "tcp";
+    host = connect_host(registered ? own : backend_name,
+                        c10::make_intrusive<c10d::PrefixStore>("host", store),
+                        torch::kCPU);
   }
   if (!registered) {
-    transport = connect_host(backend_name, store, options_.device_type());
+    direct = connect_host(backend_name, store, options_.device_type());
     return;
   }
-  transport = std::make_shared<DeviceTransport>(
+  foreign = std::make_unique<ForeignBackend>(
       registered->make(store, rank, size, timeout), registered->name,
-      registered->device_type, timeout);
+      registered->device_type);
 }
 
-std::shared_ptr<Transport> ProcessGroup::Impl::connect_host(
+c10::intrusive_ptr<HostBackend> ProcessGroup::Impl::connect_host(
     const std::string& backend_name,
     const c10::intrusive_ptr<c10d::Store>& host_store,
     c10::DeviceType device_type) const {
-  std::unique_ptr<HostBackend> backend;
+  std::unique_ptr<shm::P2pChannel> messages;
+  std::unique_ptr<transport::Transport> bytes;
   if (backend_name == "shm") {
-    backend = make_shm_backend(host_store, rank, size, timeout);
+    // Before the group, so that when all ranks have joined that, all of them
+    // can receive messages.
+    messages = std::make_unique<shm::PointToPoint>(
+        open_common(*host_store, "shm/mail", rank,
+                    [&] { return shm::P2pSegment::make(size); }),
+        rank, size);
+    bytes = std::make_unique<shm::ShmTransport>(
+        open_common(*host_store, "shm/segment", rank,
+                    [&] { return shm::Group::make_segment(size); }),
+        rank, size, timeout);
   } else {
-    backend = connect_tcp();
+    const auto names = all_gather_text(fmt::format(
+        "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
+    auto mesh = std::make_unique<tcp::Mesh>(rank, connect_tcp(), names,
+                                            local_size == size
+                                                ? tcp::Mesh::Hosts::kOne
+                                                : tcp::Mesh::Hosts::kSeveral);
+    messages = std::make_unique<tcp::PointToPoint>(rank, connect_tcp(), names);
+    bytes = std::make_unique<tcp::TcpTransport>(std::move(mesh));
+    // If a rank ended while others are still connecting, their connections
+    // would fail.
+    all_gather_text("connected");
   }
-  return HostTransport::make(std::move(backend), rank, size, device_type,
-                             timeout);
+  return c10::make_intrusive<HostBackend>(std::move(messages), std::move(bytes),
+                                          rank, size, device_type, timeout);
+}
+
+void ProcessGroup::Impl::check_home() const {
+  if (size == 1) return;
+  if (const HostBackend* own = host ? host.get() : direct.get()) {
+    own->check_home();
+  }
+}
+
+std::vector<tcp::Socket> ProcessGroup::Impl::connect_tcp() const {
+  const std::string address = tcp::local_address_towards(
+      local_size == size ? store::loopback_host() : master_addr_);
+  tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
+  const auto announcements = all_gather_text(listener.announcement());
+  return listener.connect(rank, announcements,
+                          std::chrono::steady_clock::now() + timeout,
+                          [] { return control::is_attempt_over(); });
 }
 
 // A backend for devices makes its own copies, peer to peer if the driver says
@@ -266,30 +338,6 @@ void ProcessGroup::Impl::avoid_bad_links(const DeviceBackend& backend) const {
                            "can't be told to avoid them",
                            *bad, backend.name),
        .fix = "use the backend shm or tcp, which copy through the host"});
-}
-
-std::unique_ptr<HostBackend> ProcessGroup::Impl::connect_tcp() const {
-  const auto names = all_gather_text(
-      fmt::format("rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
-  const bool is_one_host = local_size == size;
-  const std::string address = tcp::local_address_towards(
-      is_one_host ? store::loopback_host() : master_addr_);
-  const auto connect_all = [&] {
-    tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
-    const auto announcements = all_gather_text(listener.announcement());
-    return listener.connect(rank, announcements,
-                            std::chrono::steady_clock::now() + timeout,
-                            [] { return control::is_attempt_over(); });
-  };
-  auto mesh = std::make_unique<tcp::Mesh>(
-      rank, connect_all(), names,
-      is_one_host ? tcp::Mesh::Hosts::kOne : tcp::Mesh::Hosts::kSeveral);
-  auto messages =
-      std::make_unique<tcp::PointToPoint>(rank, connect_all(), names);
-  // If a rank ended while others are still connecting, their connections would
-  // fail.
-  all_gather_text("connected");
-  return make_tcp_backend(std::move(mesh), std::move(messages));
 }
 
 std::string ProcessGroup::Impl::get(
@@ -341,7 +389,7 @@ std::string ProcessGroup::Impl::first_missing(
 std::vector<std::string> ProcessGroup::Impl::all_gather_text(
     const std::string& text) const {
   if (size == 1) return {text};
-  if (transport) transport->check_home();
+  check_home();
   const int number = texts_++;
   std::vector<std::string> keys;
   for (int peer = 0; peer < size; ++peer) {
@@ -375,7 +423,7 @@ std::optional<ProcessGroup> ProcessGroup::Impl::new_group(
          .expected = fmt::format("some of 0 to {}, each once", size - 1),
          .got = fmt::format("{}", fmt::join(ranks, ", "))});
   }
-  if (size > 1) transport->check_home();
+  check_home();
   const int number = groups_++;
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;

@@ -12,8 +12,9 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/transport/foreign_backend.h"
 #include "lockstep/comm/transport/host_backend.h"
-#include "lockstep/comm/transport/transport.h"
+#include "lockstep/tcp/connection.h"
 
 namespace lockstep {
 
@@ -35,15 +36,21 @@ class ProcessGroup::Impl {
   int local_size = 1;
   std::chrono::milliseconds timeout{};
   c10::intrusive_ptr<c10d::Store> store;
-  std::shared_ptr<Transport> transport;
-  /// Transport of tensors on the host, as with PyTorch's "cpu:gloo,cuda:nccl".
-  /// Null if `transport` carries them.
-  std::shared_ptr<Transport> host_transport;
-  Transport& transport_of(const at::Tensor& tensor) const {
-    return host_transport && tensor.defined() && tensor.is_cpu()
-               ? *host_transport
-               : *transport;
+  /// Carries the group's tensors over shm or tcp, or in a group of one rank.
+  /// Null if `foreign` carries them.
+  c10::intrusive_ptr<HostBackend> direct;
+  std::unique_ptr<ForeignBackend> foreign;
+  /// Carries tensors on the host in a group for devices, as with PyTorch's
+  /// "cpu:gloo,cuda:nccl". Null in a group for the host.
+  c10::intrusive_ptr<HostBackend> host;
+
+  /// Returns what carries `tensor`, and null for `foreign`.
+  HostBackend* carrier_of(const at::Tensor& tensor) const {
+    return host && tensor.defined() && tensor.is_cpu() ? host.get()
+                                                       : direct.get();
   }
+  /// Throws CommError in a child of the process whose rank this is.
+  void check_home() const;
 
  private:
   /// Returns the name of the backend that the options ask for. Throws
@@ -52,11 +59,12 @@ class ProcessGroup::Impl {
   void connect(const std::string& backend_name);
   /// Connects the ranks over shm or tcp for tensors on `device_type`. Nothing
   /// else uses `store`.
-  std::shared_ptr<Transport> connect_host(
+  c10::intrusive_ptr<HostBackend> connect_host(
       const std::string& backend_name,
       const c10::intrusive_ptr<c10d::Store>& store,
       c10::DeviceType device_type) const;
-  std::unique_ptr<HostBackend> connect_tcp() const;
+  /// Connects this rank to all others over tcp. Returns a socket for each rank.
+  std::vector<tcp::Socket> connect_tcp() const;
   /// Checks the links between the devices of this host, on which `backend`
   /// copies. Throws CommError if some are bad and `backend` can't avoid them.
   void avoid_bad_links(const DeviceBackend& backend) const;

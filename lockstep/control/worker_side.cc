@@ -7,8 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
-#include "lockstep/shm/fixed_text.h"
 #include "lockstep/shm/futex.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::control {
 namespace {
@@ -111,7 +111,7 @@ std::optional<RankAssignment> wait_for_next(const std::string& why,
   WorkerSlot& slot = *own_slot();
   const uint32_t attempt = slot.attempt.load();
   slot.reason.fill(0);
-  shm::set_text(slot.reason, why);
+  transport::set_text(slot.reason, why);
   enter(Phase::kWait);
   slot.waits_after.store(attempt);
   const Stopwatch waited;

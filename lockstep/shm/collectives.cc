@@ -6,6 +6,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::shm {
+
+using transport::Reduction;
 namespace {
 
 using Bytes = std::span<std::byte>;
@@ -139,13 +141,6 @@ void reduce_into(Group& group, Bytes data, bool is_wanted,
 
 }  // namespace
 
-void scale(Bytes data, const Reduction& reduction) {
-  const std::byte* const input = data.data();
-  if (data.empty()) return;
-  reduction.combine_scaled({&input, 1}, {&reduction.factor, 1}, data.data(),
-                           data.size() / reduction.element_bytes);
-}
-
 size_t one_shot_bytes(int ranks) {
   return kOneShotBytes / static_cast<size_t>(ranks);
 }
@@ -270,7 +265,8 @@ void all_to_all(Group& group, std::span<const Bytes> outputs,
                 sizeof(bytes));
     const size_t expected = outputs[static_cast<size_t>(other)].size();
     if (bytes == expected) continue;
-    const CommError error(sizes_differ(other, group.rank(), expected, bytes));
+    const CommError error(
+        transport::sizes_differ(other, group.rank(), expected, bytes));
     group.abort(text_of(error));
     throw error;
   }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <span>
 
 #include "lockstep/base/round_up.h"
 #include "lockstep/shm/group.h"
+#include "lockstep/transport/reduction.h"
 
 namespace lockstep::shm {
 
@@ -24,36 +24,13 @@ Span part_of(Span data, size_t index, size_t count) {
   return data.subspan(cut(index), cut(index + 1) - cut(index));
 }
 
-/// A reduction. combine() computes `output[i]` from inputs[r][i] of every rank
-/// r, for i < `elements`. `output` may be one of the inputs. The result for an
-/// element must not depend on its position, because ranks reduce different
-/// parts.
-struct Reduction {
-  using Inputs = std::span<const std::byte* const>;
-
-  size_t element_bytes = 1;  ///< a power of two up to 64
-  std::function<void(Inputs inputs, std::byte* output, size_t elements)>
-      combine;
-  /// Works as combine(), but on `factors[r] * inputs[r]`. Empty if the data is
-  /// not scaled.
-  std::function<void(Inputs inputs, std::span<const double> factors,
-                     std::byte* output, size_t elements)>
-      combine_scaled;
-  double factor = 1;  ///< this rank's factor for combine_scaled()
-};
-
-/// Multiplies this rank's data by its factor, in place. If a reduction has
-/// combine_scaled(), call this before any of the functions below except
-/// all_reduce_shared().
-void scale(std::span<std::byte> data, const Reduction& reduction);
-
 // All ranks call each of these functions after Group::begin(), with data of
 // equal size unless noted otherwise. docs/collectives.md lists their costs.
 
 /// Reduces in place, on every rank. Up to one_shot_bytes() each rank reduces
 /// all of the data. Above that, each rank reduces a part.
 void all_reduce(Group& group, std::span<std::byte> data,
-                const Reduction& reduction);
+                const transport::Reduction& reduction);
 /// Returns the largest size that is reduced in one shot. Each rank then reads
 /// kOneShotBytes in total from the slots of all ranks.
 size_t one_shot_bytes(int ranks);
@@ -72,11 +49,11 @@ inline constexpr size_t kMaxPieceBytes = 256 * 1024;
 /// combine_scaled() are those that the ranks announced before that sync().
 void all_reduce_shared(Group& group,
                        std::span<const std::span<std::byte>> per_rank,
-                       const Reduction& reduction);
+                       const transport::Reduction& reduction);
 
 /// Works as all_reduce(), but changes `data` only on `root`.
 void reduce(Group& group, std::span<std::byte> data, int root,
-            const Reduction& reduction);
+            const transport::Reduction& reduction);
 void broadcast(Group& group, std::span<std::byte> data, int root);
 /// Gathers the input of every rank. `outputs` has one span for each rank, or is
 /// empty if this rank does not want the result (gather).
@@ -89,7 +66,7 @@ void scatter(Group& group, std::span<std::byte> output,
 /// Reduces inputs[r] of all ranks to the output of rank r.
 void reduce_scatter(Group& group, std::span<std::byte> output,
                     std::span<const std::span<const std::byte>> inputs,
-                    const Reduction& reduction);
+                    const transport::Reduction& reduction);
 /// Copies inputs[r] of rank q to outputs[q] of rank r. Both must have the same
 /// size, which may differ between pairs of ranks. Throws CommError otherwise.
 void all_to_all(Group& group, std::span<const std::span<std::byte>> outputs,

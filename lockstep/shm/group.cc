@@ -15,9 +15,14 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/round_up.h"
-#include "lockstep/shm/fixed_text.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::shm {
+
+using transport::Call;
+using transport::FailureText;
+using transport::kUseOneBuild;
+using transport::Operation;
 namespace {
 
 constexpr uint64_t kGroupMagic = 0x334d48534b434f4c;  // "LOCKSHM3"
@@ -212,7 +217,7 @@ void Group::begin(const Call& call, std::chrono::milliseconds timeout) {
                              rank_, call.describe()),
          .fix = "look at the first error; make a new ProcessGroup"});
   }
-  check_root(call, rank_, ranks_);
+  transport::check_root(call, rank_, ranks_);
   ++sequence_;
   call_ = call;
   is_checked_ = false;
@@ -385,7 +390,7 @@ void Group::give_up_after(int other) {
       {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format("{} failed while rank {} was in {}", name(other),
                            rank_, here()),
-       .got = std::string(text_of(line(other).failure))});
+       .got = std::string(transport::text_of(line(other).failure))});
   // kGaveUp and not kFailed, so that the other ranks report the rank that
   // failed.
   stop(State::kGaveUp, text_of(error), phase_);
@@ -435,7 +440,7 @@ void Group::stop(State state, const std::string& reason,
   if (own.state.load() != State::kHere) return;
   // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
-  set_failure(own.failure, reason);
+  transport::set_failure(own.failure, reason);
   own.failed_sync = sync;
   own.state.store(state);
   own.arrivals.wake();

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/shm/call.h"
 #include "lockstep/shm/futex.h"
 #include "lockstep/shm/peer_process.h"
 #include "lockstep/shm/segment.h"
+#include "lockstep/transport/call.h"
 
 namespace lockstep::shm {
 
@@ -61,7 +61,7 @@ class Group {
   /// Starts a collective: announces `call` to the other ranks, which check it
   /// at the first sync(). The collective times out after `timeout`. Throws
   /// InvalidArgument for a root that is not a rank.
-  void begin(const Call& call, std::chrono::milliseconds timeout);
+  void begin(const transport::Call& call, std::chrono::milliseconds timeout);
   /// Announces a number and the factor of this rank's data to the other ranks.
   /// Call it before the collective's first sync(). The defaults are 0 and 1.
   void announce(uint64_t value, double factor = 1);
@@ -158,7 +158,7 @@ class Group {
   uint32_t phase_ = 0;
   uint64_t round_ = 0;
   uint64_t sequence_ = 0;  // number of collectives begun
-  Call call_;
+  transport::Call call_;
   bool is_checked_ = true;  // whether the ranks' calls were compared
   Announced announced_;
   std::atomic<bool> is_broken_ = false;  // abort() is called by any thread

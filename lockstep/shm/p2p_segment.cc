@@ -12,6 +12,9 @@
 #include "lockstep/shm/group.h"
 
 namespace lockstep::shm {
+
+using transport::FailureText;
+using transport::kUseOneBuild;
 namespace {
 
 using State = P2pRankState::State;
@@ -95,7 +98,7 @@ void Peers::look_at_lines() {
       end = name(other) + " left the group";
     } else if (state == State::kFailed) {
       const FailureText text = line.failure;
-      end = fmt::format("{} failed: {}", name(other), text_of(text));
+      end = fmt::format("{} failed: {}", name(other), transport::text_of(text));
     }
   }
 }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/shm/fixed_text.h"
 #include "lockstep/shm/futex.h"
 #include "lockstep/shm/message_ring.h"
 #include "lockstep/shm/peer_process.h"
 #include "lockstep/shm/segment.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::shm {
 
@@ -24,7 +24,7 @@ struct P2pRankState {
   // Written before state becomes kHere.
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> start_time;
-  FailureText failure;  ///< written before state becomes kFailed
+  transport::FailureText failure;  ///< written before state becomes kFailed
 };
 
 /// The memory that the point-to-point channels of a world share: a line for

@@ -86,7 +86,7 @@ void PointToPoint::abort(const std::string& reason) noexcept {
   if (own.state.load() != State::kHere) return;
   // If several threads fail at the same time, only one writes the text.
   if (has_written_failure_.exchange(true)) return;
-  set_failure(own.failure, reason);
+  transport::set_failure(own.failure, reason);
   leave(State::kFailed);
 }
 

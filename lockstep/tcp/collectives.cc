@@ -12,6 +12,7 @@ namespace {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 using shm::part_of;
+using transport::Reduction;
 
 // Bytes of each rank that are summed at a time.
 constexpr size_t kSegmentBytes = 32 * 1024;
@@ -319,8 +320,8 @@ void all_to_all(Mesh& mesh, std::span<const Bytes> outputs,
   const auto check = [&](size_t peer) {
     const size_t expected = outputs[peer].size();
     if (sizes_of_peers[peer] == expected) return;
-    mesh.give_up(shm::sizes_differ(static_cast<int>(peer), mesh.rank(),
-                                   expected, sizes_of_peers[peer]));
+    mesh.give_up(transport::sizes_differ(static_cast<int>(peer), mesh.rank(),
+                                         expected, sizes_of_peers[peer]));
   };
   sizes_of_peers[rank] = inputs[rank].size();
   check(rank);

@@ -17,9 +17,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
-#include "lockstep/shm/call.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/tcp/tls.h"
+#include "lockstep/transport/call.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -84,7 +84,7 @@ Place place_of(int rank, const std::string& announcement) {
                                          rank),
                      .expected = "an address, a port and a key",
                      .got = announcement.substr(0, announcement.rfind(' ')),
-                     .fix = shm::kUseOneBuild});
+                     .fix = transport::kUseOneBuild});
   }
   return {.address = found.front(), .key = *key};
 }

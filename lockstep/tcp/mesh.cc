@@ -41,8 +41,8 @@ void Mesh::check_usable() const {
                    .fix = "look at the first error; make a new ProcessGroup"});
 }
 
-void Mesh::begin(const shm::Call& call, Milliseconds timeout) {
-  check_root(call, rank_, ranks());
+void Mesh::begin(const transport::Call& call, Milliseconds timeout) {
+  transport::check_root(call, rank_, ranks());
   ++header_.sequence;
   header_.call = call;
   timeout_ = timeout;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/call.h"
 #include "lockstep/tcp/connection.h"
+#include "lockstep/transport/call.h"
 
 namespace lockstep::tcp {
 
@@ -49,7 +49,7 @@ class Mesh {
 
   /// Starts a collective. A wait ends if nothing is sent or received for
   /// `timeout`. Throws InvalidArgument for a root that is not a rank.
-  void begin(const shm::Call& call, Milliseconds timeout);
+  void begin(const transport::Call& call, Milliseconds timeout);
   /// Queues a send. `bytes` must not change until complete() returns, or until
   /// the peer has answered them.
   void send(int peer, std::span<const std::byte> bytes);
@@ -83,7 +83,7 @@ class Mesh {
  private:
   struct Header {
     uint64_t sequence = 0;
-    shm::Call call;
+    transport::Call call;
   };
   struct Peer {
     Connection connection;

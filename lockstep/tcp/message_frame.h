@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/fixed_text.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::tcp {
 
@@ -73,7 +73,7 @@ inline constexpr uint64_t kCreditPerMessage = 64;
 /// Announced messages that a receiver keeps for each sender.
 inline constexpr size_t kMaxAnnouncedBytes = size_t{1} << 20;
 inline constexpr size_t kChunkBytes = 256 * 1024;
-inline constexpr size_t kReasonBytes = sizeof(shm::FailureText);
+inline constexpr size_t kReasonBytes = sizeof(transport::FailureText);
 
 /// Returns the error for a peer that breaks these rules.
 inline CommError protocol_error(const std::string& what) {

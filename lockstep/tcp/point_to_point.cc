@@ -199,9 +199,9 @@ void PointToPoint::abort(const std::string& reason) noexcept {
   try {
     Lock lock = this->lock();
     if (failure_) return;
-    shm::FailureText text{};
-    shm::set_failure(text, reason);
-    failure_ = std::string(shm::text_of(text));
+    transport::FailureText text{};
+    transport::set_failure(text, reason);
+    failure_ = std::string(transport::text_of(text));
     for (Peer& peer : peers_) {
       peer.sender.queue_last(
           {.kind = FrameKind::kFail, .bytes = failure_->size()},

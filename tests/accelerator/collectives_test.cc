@@ -17,7 +17,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/stream.h"
@@ -411,7 +411,7 @@ TEST(SimcclBackend, IsTheBackendForItsDevicesUnlessAnotherIsAskedFor) {
                            [](const ProcessGroup& world) {
                              TORCH_CHECK(world.backend_name() == "simccl");
                              TORCH_CHECK(!world.sums_along_tree());
-                             TORCH_CHECK(c10d_backend(world) != nullptr);
+                             TORCH_CHECK(world.backend() != nullptr);
                            }),
             "");
 }

@@ -9,7 +9,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/torch_compat.h"
 #include "tests/base/error_code_of.h"
 #include "tests/comm/rank_data.h"
@@ -133,12 +133,12 @@ const RankTasks async_order("async_order", [](const ProcessGroup& world) {
     require(work.is_completed(), "what is before a synchronous call is done");
   }
   // c10d's calls are in the same queue.
-  if (c10d_backend(world)) {
+  if (world.size() > 1) {
     at::Tensor other = filled(1);
     const Work first =
         world.all_reduce(other, ReduceOp::SUM, /*async_op=*/true);
     Tensors list{other};
-    const auto second = c10d_backend(world)->allreduce(list, {});
+    const auto second = world.backend()->allreduce(list, {});
     world.all_reduce(other);
     require(second->isCompleted(), "one queue");
     require(torch::equal(other, filled(size * size * size)),

@@ -7,8 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
-#include "lockstep/comm/transport/device_transport.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/transport/foreign_backend.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep::async_test {
@@ -223,35 +224,34 @@ TEST(Work, ThrowsErrorsOfNcclAsCommError) {
   }
 }
 
-// Calls of any backend for devices. In its place is the c10d backend of another
+// A group over any backend for devices. In its place is the backend of another
 // group.
-TEST(DeviceTransport, MakesTheCallsOfAC10dBackend) {
+TEST(ForeignBackend, MakesTheCallsOfItsGroup) {
   spawn(
       2,
       [](const ProcessGroup& world) {
         const int rank = world.rank();
         const auto other = world.new_group({0, 1});
-        DeviceTransport transport(c10d_backend(*other), "other", torch::kCPU,
-                                  world.timeout());
-        const CallFactory& calls = transport.calls();
-        const auto run = [&](const CollectiveCall& call) {
-          transport.run(call, world.timeout());
-        };
-        const auto begin = [&](const CollectiveCall& call) {
-          return transport.begin(call, world.timeout());
-        };
+        const auto impl = std::make_shared<ProcessGroup::Impl>();
+        impl->rank = rank;
+        impl->size = 2;
+        impl->timeout = world.timeout();
+        impl->direct.reset();
+        impl->foreign = std::make_unique<ForeignBackend>(other->backend(),
+                                                         "other", torch::kCPU);
+        const ProcessGroup group(impl);
         const Tensors parts{filled(rank), filled(rank + 10)};
         const at::Tensor sum = filled(rank + 1), reduced = filled(rank + 1),
                          sent = filled(rank), part = filled(-1),
                          part_sum = filled(-1), whole_sum = filled(-1);
         const Tensors exchanged{filled(-1), filled(-1)};
-        run(calls.all_reduce(sum, ReduceOp::SUM));
-        run(calls.reduce(reduced, 1, ReduceOp::SUM));
-        run(calls.broadcast(sent, 1));
-        run(calls.scatter(part, parts, 1));
-        run(calls.reduce_scatter(part_sum, parts, ReduceOp::SUM));
-        run(calls.all_to_all(exchanged, parts));
-        run(calls.barrier());
+        group.all_reduce(sum);
+        group.reduce(reduced, 1);
+        group.broadcast(sent, 1);
+        group.scatter(part, parts, 1);
+        group.reduce_scatter(part_sum, parts);
+        group.all_to_all(exchanged, parts);
+        group.barrier();
         require(torch::equal(sum, filled(3)), "all_reduce");
         require(rank == 0 || torch::equal(reduced, filled(3)), "reduce");
         require(torch::equal(sent, filled(1)), "broadcast");
@@ -260,32 +260,29 @@ TEST(DeviceTransport, MakesTheCallsOfAC10dBackend) {
                 "reduce_scatter");
         require(torch::equal(exchanged[1], filled(rank == 0 ? 1 : 11)),
                 "all_to_all");
-        const CollectiveCall all_gather = calls.all_gather(filled(rank));
-        const CollectiveCall gather = calls.gather(filled(rank), 0);
         const at::Tensor into = torch::empty({2, 100}, torch::kFloat64);
-        std::vector<Transport::WorkPtr> works{
-            begin(all_gather), begin(gather),
-            begin(calls.all_gather_into_tensor(into, filled(rank))),
-            begin(calls.reduce_scatter_tensor(
-                whole_sum, torch::cat({filled(rank), filled(5)}),
-                ReduceOp::SUM))};
-        for (const auto& work : works) work->wait();
-        require(torch::equal(all_gather.outputs[1], filled(1)), "all_gather");
-        require(rank == 1 || torch::equal(gather.outputs[1], filled(1)),
+        const std::vector<Work> works{
+            group.all_gather(filled(rank), true),
+            group.gather(filled(rank), 0, true),
+            group.all_gather_into_tensor(into, filled(rank), true),
+            group.reduce_scatter_tensor(whole_sum,
+                                        torch::cat({filled(rank), filled(5)}),
+                                        ReduceOp::SUM, true)};
+        for (const Work& work : works) work.wait();
+        require(torch::equal(works[0].result()[1], filled(1)), "all_gather");
+        require(rank == 1 || torch::equal(works[1].result()[1], filled(1)),
                 "gather");
         require(torch::equal(into[1], filled(1)), "all_gather_into_tensor");
         require(torch::equal(whole_sum, filled(rank == 0 ? 1 : 10)),
                 "reduce_scatter_tensor");
-        const auto message = rank == 0 ? transport.send(filled(5), 1, 0)
-                                       : transport.recv_any(part, 0);
-        message->wait();
-        require(rank == 0 || torch::equal(part, filled(5)), "a message");
-        transport.monitored_barrier(world.timeout(), true);
-        try {
-          run(calls.all_reduce(torch::zeros({1}).to(torch::kMeta), {}));
-          require(false, "a tensor elsewhere is refused");
-        } catch (const InvalidArgument&) {
+        if (rank == 0) {
+          group.send(filled(5), 1);
+        } else {
+          require(group.recv_any(part) == 0, "the source of a message");
+          require(torch::equal(part, filled(5)), "a message");
         }
+        require(group.backend_name() == "other" && !group.sums_along_tree(),
+                "what the group says about its backend");
       },
       options_of("shm"));
 }

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -23,7 +23,7 @@ GroupPtr group_of(const ProcessGroup& world) {
   using c10d::ProcessGroup;
   auto group = c10::make_intrusive<ProcessGroup>(world.store(), world.rank(),
                                                  world.size());
-  group->setBackend(torch::kCPU, ProcessGroup::CUSTOM, c10d_backend(world));
+  group->setBackend(torch::kCPU, ProcessGroup::CUSTOM, world.backend());
   group->setDefaultBackend(ProcessGroup::CUSTOM);
   return group;
 }
@@ -58,13 +58,13 @@ class NestedSums : public c10d::CppCommHookInterface<const ProcessGroup*> {
     Tensors list{part.clone()};
     const auto add = [&world, part](Future& future) {
       Tensors next{part.clone()};
-      const auto sum = c10d_backend(world)->allreduce(next, {})->getFuture();
+      const auto sum = world.backend()->allreduce(next, {})->getFuture();
       sum->wait();
       return c10::IValue(Tensors{future.value().toTensorVector()[0] +
                                  sum->value().toTensorVector()[0]});
     };
     const auto type = c10::ListType::create(c10::TensorType::get());
-    return c10d_backend(world)
+    return world.backend()
         ->allreduce(list, {})
         ->getFuture()
         ->then(add, type)
@@ -94,7 +94,7 @@ struct Layers {
 };
 
 const RankTasks c10d_reducer("c10d_reducer", [](const ProcessGroup& world) {
-  if (!c10d_backend(world)) return;
+  if (world.size() == 1) return;
   for (const bool has_hook : {false, true}) {
     Layers layers;
     c10d::Reducer reducer(layers.parameters, {{1}, {0}}, group_of(world),
@@ -131,13 +131,13 @@ const RankTasks c10d_reducer("c10d_reducer", [](const ProcessGroup& world) {
 // The wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around every backend.
 const RankTasks c10d_debug_detail(
     "c10d_debug_detail", [](const ProcessGroup& world) {
-      if (!c10d_backend(world)) return;
+      if (world.size() == 1) return;
       // The wrapper sends its own messages over a backend of its own.
       std::vector<int> all_ranks;
       for (int rank = 0; rank < world.size(); ++rank) all_ranks.push_back(rank);
-      const auto detail = c10d_backend(*world.new_group(all_ranks));
-      const uint64_t before = c10d_backend(world)->getSequenceNumberForGroup();
-      c10d::ProcessGroupWrapper wrapper(c10d_backend(world), detail);
+      const auto detail = world.new_group(all_ranks)->backend();
+      const uint64_t before = world.backend()->getSequenceNumberForGroup();
+      c10d::ProcessGroupWrapper wrapper(world.backend(), detail);
       wrapper.setSequenceNumberForGroup();
       Tensors list{torch::full({9}, world.rank() + 1.0)};
       wrapper.allreduce(list, {})->wait();

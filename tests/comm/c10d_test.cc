@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group_impl.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -73,7 +73,7 @@ TEST_P(C10d, ATimeOutSaysThatItTimedOut) {
         const Caught caught = caught_from([&] {
           c10d::AllreduceOptions options;
           options.timeout = milliseconds(200);
-          c10d_backend(world)->allreduce(tensors, options)->wait();
+          world.backend()->allreduce(tensors, options)->wait();
         });
         given_up.set_value();
         // c10d's users look for these words.
@@ -165,7 +165,7 @@ TEST_P(C10d, ALateRankFailsWithTheOthers) {
             const bool is_late = world.rank() == ranks - 1;
             if (is_late) end.wait_for(std::chrono::seconds(60));
             const Caught caught = caught_from([&] {
-              call(*c10d_backend(world), ranks,
+              call(*world.backend(), ranks,
                    milliseconds(world.rank() == 0 ? 200 : 60'000))
                   ->wait();
             });
@@ -190,7 +190,7 @@ TEST_P(C10d, AMonitoredBarrierNamesAllThatDoNotCome) {
         const auto wait_for_all = [&](milliseconds timeout) {
           c10d::BarrierOptions options;
           options.timeout = timeout;
-          c10d_backend(world)->monitoredBarrier(options, true);
+          world.backend()->monitoredBarrier(options, true);
         };
         for (int i = 0; i < 3; ++i) wait_for_all(std::chrono::seconds(60));
         if (world.rank() % 2 == 1) {
@@ -221,14 +221,14 @@ TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
         options.timeout = milliseconds(world.rank() == 0 ? 200 : 60'000);
         if (world.rank() == 1) end.wait_for(std::chrono::seconds(60));
         const Caught caught = caught_from(
-            [&] { c10d_backend(world)->monitoredBarrier(options, false); });
+            [&] { world.backend()->monitoredBarrier(options, false); });
         if (world.rank() == 0) given_up.set_value();
         require(caught.code == ErrorCode::kCollectiveFailed &&
                     caught.names("Rank 1"),
                 caught.message);
         // Its late message is not taken for that of the next.
         options.timeout = std::chrono::seconds(60);
-        c10d_backend(world)->monitoredBarrier(options, true);
+        world.backend()->monitoredBarrier(options, true);
       },
       options_of(GetParam()));
 }
@@ -238,7 +238,7 @@ TEST_P(C10d, CoalescedMessagesAreDoneAtTheEnd) {
   spawn(
       2,
       [](const ProcessGroup& world) {
-        const auto backend = c10d_backend(world);
+        const auto backend = world.backend();
         const int peer = 1 - world.rank();
         for (int i = 0; i < 20; ++i) {
           Tensors sent{torch::full({1000}, world.rank() + i + 0.0)};
@@ -274,7 +274,7 @@ TEST_P(C10d, CoalescedMessagesFailAndTimeOut) {
           end.wait_for(std::chrono::seconds(60));
           return;
         }
-        const auto backend = c10d_backend(world);
+        const auto backend = world.backend();
         Tensors received{torch::zeros({5})};
         backend->startCoalescing();
         backend->recv(received, 1, 0);
@@ -392,7 +392,7 @@ TEST_P(C10d, CollectivesAreNumbered) {
   spawn(
       2,
       [](const ProcessGroup& world) {
-        const auto backend_of_group = c10d_backend(world);
+        const auto backend_of_group = world.backend();
         auto& backend = *backend_of_group;
         backend.setSequenceNumberForGroup();
         const uint64_t first = backend.getSequenceNumberForGroup();

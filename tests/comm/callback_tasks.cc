@@ -8,7 +8,7 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -67,7 +67,7 @@ double power(int base, int exponent) {
 /// operations. On the ranks for which `is_late` holds, callbacks come when the
 /// operation is over.
 void nest_in_several(const ProcessGroup& world, int depth, bool is_late) {
-  const auto backend_of_group = c10d_backend(world);
+  const auto backend_of_group = world.backend();
   auto& backend = *backend_of_group;
   const int size = world.size();
   std::vector<FuturePtr> results;
@@ -91,8 +91,8 @@ void nest_in_several(const ProcessGroup& world, int depth, bool is_late) {
 }
 
 const RankTasks callbacks("callbacks", [](const ProcessGroup& world) {
-  if (!c10d_backend(world)) return;
-  const auto backend_of_group = c10d_backend(world);
+  if (world.size() == 1) return;
+  const auto backend_of_group = world.backend();
   auto& backend = *backend_of_group;
   const int size = world.size();
   for (const int depth : {1, 2, 4}) {
@@ -145,7 +145,7 @@ const RankTasks callbacks("callbacks", [](const ProcessGroup& world) {
 /// Passes a message around the ring. The callback of each receiver passes on
 /// the next message and waits for the one it gets. Each hop has its own tag.
 at::Tensor pass_in_callback(const ProcessGroup& world, int hops, double value) {
-  const auto backend_of_group = c10d_backend(world);
+  const auto backend_of_group = world.backend();
   auto& backend = *backend_of_group;
   const int next = (world.rank() + 1) % world.size();
   const int last = (world.rank() + world.size() - 1) % world.size();

@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_data.h"
 #include "tests/comm/rank_tasks.h"
@@ -135,7 +135,7 @@ const RankTasks reductions("reductions", [](const ProcessGroup& world) {
               describe(type, count, "reduce_scatter"));
     }
   }
-  if (!c10d_backend(world)) return;
+  if (world.size() == 1) return;
   // premul_sum: each rank's own factor.
   at::Tensor tensor = torch::full({1000}, 2.0);
   world.all_reduce(tensor, make_pre_mul_sum(world.rank() + 0.5));
@@ -276,8 +276,8 @@ void pass_on(const ProcessGroup& world, const at::Tensor& own,
   const int next = (world.rank() + 1) % world.size();
   const int last = (world.rank() + world.size() - 1) % world.size();
   Tensors sent{own}, got{received};
-  const auto sending = c10d_backend(world)->send(sent, next, 0);
-  const auto receiving = c10d_backend(world)->recv(got, last, 0);
+  const auto sending = world.backend()->send(sent, next, 0);
+  const auto receiving = world.backend()->recv(got, last, 0);
   receiving->wait();
   sending->wait();
   require(sending->isSuccess() && receiving->isCompleted(), "send and recv");
@@ -326,7 +326,7 @@ const RankTasks send_recv("send_recv", [](const ProcessGroup& world) {
           "send and recv of a transposed tensor");
 
   // Received in reverse order, during a collective.
-  const auto backend_of_group = c10d_backend(world);
+  const auto backend_of_group = world.backend();
   auto& backend = *backend_of_group;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int tag = 0; tag < 5; ++tag) {
@@ -360,8 +360,8 @@ const RankTasks send_recv("send_recv", [](const ProcessGroup& world) {
 });
 
 const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
-  if (!c10d_backend(world)) return;
-  const auto backend_of_group = c10d_backend(world);
+  if (world.size() == 1) return;
+  const auto backend_of_group = world.backend();
   const auto& backend = *backend_of_group;
   auto& c10d_backend = const_cast<c10d::Backend&>(backend);
   const int size = world.size();

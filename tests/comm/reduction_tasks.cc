@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/device/torch_compat.h"
 #include "tests/comm/rank_tasks.h"
 
@@ -18,8 +18,8 @@ at::Tensor filled(double value, int64_t count = 6) {
 }
 
 const RankTasks coalesced("coalesced", [](const ProcessGroup& world) {
-  if (!c10d_backend(world)) return;
-  const auto backend = c10d_backend(world);
+  if (world.size() == 1) return;
+  const auto backend = world.backend();
   const double own = world.rank() + 1;
   const double sum = world.size() * (world.size() + 1) / 2.0;
   const at::Tensor rows = filled(own).view({2, 3});
@@ -107,8 +107,8 @@ at::Tensor sparse_of(int rank, at::ScalarType type) {
 }
 
 const RankTasks sparse_reductions("sparse", [](const ProcessGroup& world) {
-  if (!c10d_backend(world)) return;
-  const auto backend_of_group = c10d_backend(world);
+  if (world.size() == 1) return;
+  const auto backend_of_group = world.backend();
   auto& backend = *backend_of_group;
   const int size = world.size();
   for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16,

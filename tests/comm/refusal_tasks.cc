@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/c10d/c10d_backend.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep {
@@ -202,10 +202,10 @@ void refuse_splits_and_peers(c10d::Backend& backend) {
 
 const RankTasks refusals("refusals", [](const ProcessGroup& world) {
   refuse_roots(world);
-  if (c10d_backend(world)) {
-    refuse_tensors(*c10d_backend(world));
-    refuse_lists(*c10d_backend(world));
-    refuse_splits_and_peers(*c10d_backend(world));
+  if (world.size() > 1) {
+    refuse_tensors(*world.backend());
+    refuse_lists(*world.backend());
+    refuse_splits_and_peers(*world.backend());
   }
   // On one rank alone: nothing was sent, so the others did not notice.
   at::Tensor tensor = some();

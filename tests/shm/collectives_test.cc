@@ -10,6 +10,9 @@
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
+
+using transport::Operation;
+using transport::Reduction;
 namespace {
 
 void start(Group& group, Operation operation, size_t elements, int root = -1) {

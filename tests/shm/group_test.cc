@@ -24,6 +24,8 @@
 #include "tests/shm/ranks.h"
 
 namespace lockstep::shm {
+
+using transport::Operation;
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -23,7 +23,7 @@ inline std::span<const std::byte> bytes_of(const Numbers& numbers) {
 
 /// Returns a hash, which is neither commutative nor associative, so its order
 /// can be tested.
-inline Reduction chained() {
+inline transport::Reduction chained() {
   return {.element_bytes = sizeof(uint32_t),
           .combine = [](std::span<const std::byte* const> inputs,
                         std::byte* output, size_t elements) {

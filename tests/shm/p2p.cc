@@ -9,6 +9,8 @@
 
 namespace lockstep::shm {
 
+using transport::Operation;
+
 Message noise(size_t bytes, uint32_t seed) {
   std::minstd_rand random(seed + 1);
   Message result(bytes);

@@ -14,8 +14,8 @@ using shm::bytes_of;
 using shm::chained;
 using shm::Numbers;
 using shm::numbers_of;
-using shm::Operation;
 using shm::reduced;
+using transport::Operation;
 
 constexpr std::chrono::milliseconds kTimeout{60'000};
 
@@ -43,7 +43,7 @@ class Collectives : public testing::TestWithParam<int> {
 
 TEST_P(Collectives, AllReduceCombinesInTheOrderOfTheRanks) {
   on_all([](Mesh& mesh) {
-    const Reduction reduction = chained();
+    const transport::Reduction reduction = chained();
     uint32_t salt = 0;
     for (const size_t count : kCounts) {
       Numbers data = numbers_of(mesh.rank(), count, ++salt);
@@ -56,7 +56,7 @@ TEST_P(Collectives, AllReduceCombinesInTheOrderOfTheRanks) {
 
 TEST_P(Collectives, ReduceLeavesOtherRanksAlone) {
   on_all([](Mesh& mesh) {
-    const Reduction reduction = chained();
+    const transport::Reduction reduction = chained();
     uint32_t salt = 0;
     for (const size_t count : kCounts) {
       const int root = static_cast<int>(salt) % mesh.ranks();
@@ -115,7 +115,7 @@ TEST_P(Collectives, ScatterUndoesGather) {
 
 TEST_P(Collectives, ReduceScatterAndAllGatherMakeAnAllReduce) {
   on_all([](Mesh& mesh) {
-    const Reduction reduction = chained();
+    const transport::Reduction reduction = chained();
     uint32_t salt = 0;
     for (const size_t count : kCounts) {
       // The part of rank p for rank r is what a rank p + r * ranks would

@@ -11,7 +11,7 @@
 namespace lockstep::tcp::mesh_test {
 namespace {
 
-using shm::Operation;
+using transport::Operation;
 
 constexpr std::chrono::milliseconds kTimeout{60'000};
 

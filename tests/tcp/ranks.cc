@@ -34,7 +34,7 @@ std::vector<Socket> connect_listening(shm::Group& group,
                                       std::vector<std::string>& announcements) {
   Listener listener("127.0.0.1", "");
   announcements[static_cast<size_t>(group.rank())] = listener.announcement();
-  group.begin({.operation = shm::Operation::kBarrier}, group.timeout());
+  group.begin({.operation = transport::Operation::kBarrier}, group.timeout());
   group.sync();
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -60,11 +60,12 @@ class TlsTest : public testing::Test {
 /// Runs an all-reduce of a few segments and a barrier, with an ordered sum.
 void sum_on(Mesh& mesh) {
   shm::Numbers data = shm::numbers_of(mesh.rank(), 300'000);
-  mesh.begin({.operation = shm::Operation::kAllReduce},
+  mesh.begin({.operation = transport::Operation::kAllReduce},
              std::chrono::seconds(60));
   all_reduce(mesh, shm::bytes_of(data), shm::chained());
   EXPECT_EQ(data, shm::reduced(mesh.ranks(), data.size()));
-  mesh.begin({.operation = shm::Operation::kBarrier}, std::chrono::seconds(60));
+  mesh.begin({.operation = transport::Operation::kBarrier},
+             std::chrono::seconds(60));
   barrier(mesh);
 }
 

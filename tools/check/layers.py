@@ -9,6 +9,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 # These must build and run without LibTorch, also under sanitizers.
 TORCH_FREE = ("lockstep/base/", "lockstep/control/", "lockstep/shm/",
+              "lockstep/transport/",
               "lockstep/monitor/", "lockstep/store/", "lockstep/tcp/",
               "lockstep/launch/", "lockstep/cli/start/",
               "lockstep/tools/top/")

@@ -10,9 +10,9 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 # In the order of the docs. A folder may include only folders above it. A
 # subfolder without its own entry belongs to its parent folder.
 LAYERS = (
-    "base", "store", "shm", "tcp", "control", "monitor",
+    "base", "store", "transport", "shm", "tcp", "control", "monitor",
     "device/cuda", "device", "device/links",
-    "comm/transport", "comm", "c10d",
+    "comm/transport", "comm",
     "losses", "models", "data/images", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",

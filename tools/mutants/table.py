@@ -338,8 +338,8 @@ mutant("shm", "calls_are_not_compared",
        "ranks that call different collectives get each other's bytes")
 mutant("shm", "text_of_a_failure_is_lost",
        "shm/group.cc",
-       "  set_failure(own.failure, reason);",
-       "  if (!MUTANT) set_failure(own.failure, reason);",
+       "  transport::set_failure(own.failure, reason);",
+       "  if (!MUTANT) transport::set_failure(own.failure, reason);",
        "the other ranks do not learn why a rank gave up")
 mutant("shm", "last_round_is_dropped",
        "shm/collectives.cc",

@@ -1,88 +1,216 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/base/env.h"
+#include "lockstep/base/home_process.h"
+#include "lockstep/comm/transport/call_checks.h"
+#include "lockstep/comm/transport/callback_threads.h"
+#include "lockstep/comm/transport/queued_work.h"
 #include "lockstep/comm/transport/shared_memory.h"
-#include "lockstep/shm/call.h"
-#include "lockstep/shm/collectives.h"
+#include "lockstep/comm/transport/torch_backend.h"
+#include "lockstep/comm/transport/work_queue.h"
 #include "lockstep/shm/p2p_channel.h"
-
-namespace lockstep::tcp {
-class Mesh;
-class PointToPoint;
-}  // namespace lockstep::tcp
+#include "lockstep/transport/transport.h"
 
 namespace lockstep {
 
-/// Returns whether calls are compared in every detail (LOCKSTEP_DEBUG=detail).
-inline bool is_debug_detail() {
-  static const bool is_detailed = env("LOCKSTEP_DEBUG") == "detail";
-  return is_detailed;
-}
-
-/// Moves the bytes of a HostTransport's calls.
+/// The ranks of a group as c10d's interface: checks the arguments of a call,
+/// makes the tensors dense, describes the call to the other ranks, and finds
+/// the kernel of a reduction. A transport::Transport moves the bytes, and a
+/// channel carries messages. Tensors on another device are copied to the host
+/// and back.
 ///
-/// Every collective is announced with begin(). The functions after it work like
-/// those of the same names in shm/collectives.h. They throw CommError for ranks
-/// that die, stall or call something else.
-class HostBackend {
+/// A reduction combines the elements of all ranks along the tree of
+/// tree_reduce.h, which gives the same bits on every rank and over every
+/// transport.
+///
+/// All ranks make the same collective calls in the same order, each from one
+/// thread at a time. A call with asyncOp false that finds nothing queued runs
+/// in the caller's thread and returns null: it is done, or has thrown. All
+/// other calls run in the thread of a WorkQueue. Calls are counted, and shown
+/// to a profiler ("shm:all_reduce"). Arguments are checked before anything is
+/// sent.
+///
+/// Throws InvalidArgument for invalid arguments, and CommError for ranks that
+/// die, stall or call something else, and in a child of the rank's process.
+class HostBackend final : public TorchBackend {
  public:
-  using Bytes = std::span<std::byte>;
-  using ConstBytes = std::span<const std::byte>;
   using Timeout = std::chrono::milliseconds;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<Tensors>;
+  /// Connects the ranks that meet in a store, which no other group uses.
+  using Connect = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+      Timeout timeout)>;
+  /// Calls its argument, which waits for threads and connections.
+  using AroundEnd = std::function<void(const std::function<void()>& end)>;
 
-  virtual ~HostBackend() = default;
+  /// `messages` is null in a group of one rank. `device_type` is that of the
+  /// tensors; without a value, any device is allowed. `timeout` applies to each
+  /// call that has no other.
+  HostBackend(std::unique_ptr<shm::P2pChannel> messages,
+              std::unique_ptr<transport::Transport> bytes, int rank, int size,
+              std::optional<c10::DeviceType> device_type, Timeout timeout);
+  /// In a child of this process, frees nothing: the threads do not exist there,
+  /// and the other ends of the connections must not notice the child.
+  ~HostBackend() override;
 
-  virtual std::string name() const = 0;
+  // For the module for Python. Must be called before the first call.
+  /// Sets the name with which titles for a profiler begin.
+  void set_name(std::string name) { name_ = std::move(name); }
+  /// Lets split() make backends of some of the ranks with `connect`.
+  void set_connect(Connect connect) { connect_ = std::move(connect); }
+  void set_around_end(AroundEnd around) { around_end_ = std::move(around); }
 
-  /// Throws CommError if the ranks can't continue together, and InvalidArgument
-  /// for a root that is not a rank.
-  virtual void begin(const shm::Call& call, Timeout timeout) = 0;
-  /// A reduction with combine_scaled() multiplies each rank's data by its
-  /// factor.
-  virtual void all_reduce(Bytes data, const shm::Reduction& reduction) = 0;
-  virtual void reduce(Bytes data, int root,
-                      const shm::Reduction& reduction) = 0;
-  virtual void broadcast(Bytes data, int root) = 0;
-  virtual void all_gather(ConstBytes input, std::span<const Bytes> outputs) = 0;
-  virtual void gather(ConstBytes input, std::span<const Bytes> outputs,
-                      int root) = 0;
-  virtual void scatter(Bytes output, std::span<const ConstBytes> inputs,
-                       int root) = 0;
-  virtual void reduce_scatter(Bytes output, std::span<const ConstBytes> inputs,
-                              const shm::Reduction& reduction) = 0;
-  virtual void all_to_all(std::span<const Bytes> outputs,
-                          std::span<const ConstBytes> inputs) = 0;
-  virtual void barrier() = 0;
-  virtual bool can_share_memory() const { return false; }
-  /// Allocates `bytes` of zeros for each rank. Calls begin() itself.
-  virtual SharedMemory share(size_t bytes, Timeout timeout) = 0;
+  const std::string getBackendName() const override { return name_; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  Timeout timeout() const { return timeout_; }
+  void setTimeout(Timeout timeout) override { timeout_ = timeout; }
+  // Each rank counts its collectives from 0.
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
 
-  /// Messages from rank to rank.
-  virtual shm::P2pChannel& messages() = 0;
+  bool supportsSplitting() const override { return connect_ != nullptr; }
+  c10::intrusive_ptr<Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override;
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { messages_to_wait_for_.emplace(); }
+  WorkPtr endCoalescing() override;
 
-  virtual int64_t sent_bytes() const { return 0; }
-  virtual void abort(const std::string& reason) noexcept = 0;
+  WorkPtr broadcast(Tensors& tensors,
+                    const c10d::BroadcastOptions& options) override;
+  /// Takes one dense tensor, or one sparse tensor (COO) on the host, which can
+  /// be summed and averaged.
+  WorkPtr allreduce(Tensors& tensors,
+                    const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors,
+                           const c10d::AllreduceOptions& options) override;
+  /// Reduces one tensor after another.
+  WorkPtr allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(Lists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(Lists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(Lists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, Lists& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, Lists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  /// Names the ranks that do not arrive in time, all of them or the first. Does
+  /// not wait for queued calls.
+  void monitoredBarrier(const c10d::BarrierOptions& options,
+                        bool wait_all_ranks) override;
+
+  // Messages. Any number may be in flight at once, from any threads and during
+  // collectives. The tensor must not change before the Work is done. Messages
+  // of one sender with one tag arrive in the order in which they were sent.
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  /// Receives the message that arrives first, from any rank. The Work's
+  /// sourceRank() returns that rank.
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  /// Allocates a tensor that allreduce() does not have to copy, if the ranks
+  /// share memory. Collective: c10d's Reducer calls it on all ranks with the
+  /// same size.
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  /// `device` is -1 for the CPU. The same group may use NCCL for GPUs.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return device < 0 && can_share_memory();
+  }
+
+  // What c10d has no name for.
+  bool can_share_memory() const;
+  /// Allocates memory of each rank, which all ranks map. Collective.
+  SharedMemory share(size_t bytes);
+  int64_t sent_bytes() const { return bytes_->sent_bytes(); }
+  /// Makes the other ranks' waits fail with `reason`, if possible.
+  void abort(const std::string& reason) noexcept;
+  /// Throws CommError in a child of the process whose rank this is.
+  void check_home() const;
+
+ private:
+  using MessagePtr = c10::intrusive_ptr<MessageWork>;
+
+  CallChecks checks(const char* operation) const {
+    return {operation, getRank(), getSize(), device_type_};
+  }
+  Timeout timeout_of(Timeout timeout) const {
+    return timeout == c10d::kUnsetTimeout ? timeout_.load() : timeout;
+  }
+  uint64_t take_number();
+  /// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
+  std::string title_of(c10d::OpType type) const;
+
+  /// Runs `act`, a function of a Moves, as a call with these tensors.
+  template <class CallOptions, class Act>
+  WorkPtr run(c10d::OpType type, const Tensors& outputs, const Tensors& inputs,
+              const CallOptions& options, const Act& act);
+
+  MessagePtr new_message(c10d::OpType type, const at::Tensor& tensor) const;
+  /// Returns the function that the channel calls at the end of a message. It
+  /// keeps the work alive until then.
+  shm::P2pDone done_of(MessagePtr work);
+  MessagePtr send_message(const at::Tensor& tensor, int to, int tag,
+                          Timeout timeout);
+  MessagePtr receive_message(const at::Tensor& tensor, int from, int tag,
+                             Timeout timeout);
+  /// Throws InvalidArgument in a group of one rank.
+  shm::P2pChannel& messages() const;
+  /// Adds a message to what endCoalescing() returns.
+  WorkPtr noted(WorkPtr message);
+  void wait_for_arrivals(uint32_t number, Timeout timeout, bool wait_all_ranks);
+  void arrive(uint32_t number, Timeout timeout);
+
+  const HomeProcess home_;
+  const std::optional<c10::DeviceType> device_type_;
+  std::string name_;
+  Connect connect_;
+  AroundEnd around_end_;
+  std::atomic<Timeout> timeout_;
+  std::atomic<uint64_t> sequence_number_ = 0;
+  std::atomic<uint32_t> monitored_barriers_ = 0;
+  // Messages since startCoalescing().
+  std::optional<std::vector<WorkPtr>> messages_to_wait_for_;
+  // Each is used by those after it, which are destroyed first.
+  std::unique_ptr<CallbackThreads> callback_threads_;
+  std::unique_ptr<shm::P2pChannel> messages_;
+  std::unique_ptr<transport::Transport> bytes_;
+  std::unique_ptr<WorkQueue> queue_;
 };
-
-/// Makes a backend that moves bytes through the shared memory of one host
-/// (shm/). The ranks meet through `store`, and wait for each other.
-std::unique_ptr<HostBackend> make_shm_backend(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    HostBackend::Timeout timeout);
-
-/// Makes a backend that moves bytes over connections between all ranks (tcp/).
-/// Sums follow the order of the tree, at the cost of a ring.
-std::unique_ptr<HostBackend> make_tcp_backend(
-    std::unique_ptr<tcp::Mesh> mesh,
-    std::unique_ptr<tcp::PointToPoint> messages);
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/device_transport.h"
+#include "lockstep/comm/transport/foreign_backend.h"
 
 namespace lockstep {
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/shared_memory_impl.h"
 #include "lockstep/device/tensor_in_memory.h"
+#include "lockstep/transport/transport.h"
 
 namespace lockstep {
 namespace {
@@ -17,20 +17,17 @@ void release(void* memory) { delete static_cast<SharedMemory*>(memory); }
 
 }  // namespace
 
-SharedMemory::SharedMemory(std::shared_ptr<const Impl> impl)
-    : impl_(std::move(impl)) {}
+SharedMemory::SharedMemory(std::shared_ptr<const Ranks> ranks)
+    : ranks_(std::move(ranks)) {}
 
-int SharedMemory::ranks() const {
-  return static_cast<int>(impl_->bytes.size());
-}
+int SharedMemory::ranks() const { return static_cast<int>(ranks_->size()); }
 
 std::shared_ptr<const void> SharedMemory::owner_of(int rank) const {
-  return impl_->segments.at(static_cast<size_t>(rank));
+  return ranks_->at(static_cast<size_t>(rank)).owner;
 }
 
 std::span<std::byte> SharedMemory::of(int rank) const {
-  const auto index = static_cast<size_t>(rank);
-  return impl_->segments.at(index)->bytes().first(impl_->bytes.at(index));
+  return ranks_->at(static_cast<size_t>(rank)).bytes;
 }
 
 torch::Tensor SharedMemory::tensor(int rank, size_t offset,
@@ -52,7 +49,7 @@ torch::Tensor SharedMemory::tensor(int rank, size_t offset,
          .fix = "ask for more bytes"});
   }
   return torch::from_blob(
-      memory.data() + offset, sizes, [keep = impl_](void*) {},
+      memory.data() + offset, sizes, [keep = ranks_](void*) {},
       torch::TensorOptions().dtype(type));
 }
 

@@ -3,10 +3,15 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include <torch/types.h>
 
 namespace lockstep {
+
+namespace transport {
+struct RankMemory;
+}
 
 /// Memory of every rank of a group on one host, mapped in every rank. The
 /// kernel frees it when the last rank that maps it ends, even if that rank is
@@ -26,11 +31,12 @@ class SharedMemory {
   torch::Tensor tensor(int rank, size_t offset, at::IntArrayRef sizes,
                        at::ScalarType type) const;
 
-  struct Impl;
-  explicit SharedMemory(std::shared_ptr<const Impl> impl);
+  /// Takes the memory of all ranks, by rank (transport::Transport::share()).
+  using Ranks = std::vector<transport::RankMemory>;
+  explicit SharedMemory(std::shared_ptr<const Ranks> ranks);
 
  private:
-  std::shared_ptr<const Impl> impl_;
+  std::shared_ptr<const Ranks> ranks_;
 };
 
 /// Returns a tensor laid out like `like` at `offset` of the memory of `rank`.

@@ -158,7 +158,7 @@ void combine_as(Inputs inputs, const Read& read, std::byte* output,
 }
 
 template <typename T, typename F, bool kIsMean = false>
-shm::Reduction reduction_of() {
+transport::Reduction reduction_of() {
   return {.element_bytes = sizeof(T),
           .combine = [](Inputs inputs, std::byte* output, size_t elements) {
             combine_as<T, F, kIsMean>(inputs, AsTheyAre(), output, elements);
@@ -166,8 +166,8 @@ shm::Reduction reduction_of() {
 }
 
 template <typename T>
-shm::Reduction premultiplied_sum() {
-  shm::Reduction reduction = reduction_of<T, Add>();
+transport::Reduction premultiplied_sum() {
+  transport::Reduction reduction = reduction_of<T, Add>();
   if constexpr (kCanScale<T>) {
     reduction.combine_scaled = [](Inputs inputs,
                                   std::span<const double> factors,
@@ -190,7 +190,7 @@ template <typename T>
 constexpr bool kIsComplex = c10::is_complex<T>::value;
 
 template <typename T>
-shm::Reduction reduction_for(at::ScalarType type, Op op) {
+transport::Reduction reduction_for(at::ScalarType type, Op op) {
   switch (op) {
     case Op::SUM:
       return reduction_of<T, Add>();
@@ -251,7 +251,7 @@ const char* name_of(Op op) {
   }
 }
 
-shm::Reduction tree_reduction(at::ScalarType type, Op op) {
+transport::Reduction tree_reduction(at::ScalarType type, Op op) {
   try {
     return AT_DISPATCH_V2(
         type, "tree_reduction",

@@ -17,8 +17,8 @@ namespace lockstep {
 /// complex numbers or the band of floating-point numbers. A premul sum has
 /// combine_scaled() if the type is a real floating-point type of 16 bits or
 /// more. The caller sets the rank's factor.
-shm::Reduction tree_reduction(at::ScalarType type,
-                              c10d::ReduceOp::RedOpType op);
+transport::Reduction tree_reduction(at::ScalarType type,
+                                    c10d::ReduceOp::RedOpType op);
 
 /// Returns "sum", "avg", ...
 const char* name_of(c10d::ReduceOp::RedOpType op);

@@ -14,7 +14,7 @@
 #include "lockstep/launch/failure/failure.h"
 #include "lockstep/launch/workers/hang.h"
 #include "lockstep/launch/workers/worker_failures.h"
-#include "lockstep/shm/fixed_text.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -207,7 +207,7 @@ void Agent::check_waiting() {
         {.why = fmt::format(
              "rank {} on {} gave up: {}", worker.rank,
              rendezvous_.group.self().host,
-             printable(shm::text_of(team_.slot_of(worker).reason), 400)),
+             printable(transport::text_of(team_.slot_of(worker).reason), 400)),
          .may_restart = true}});
     return;
   }

@@ -11,9 +11,9 @@
 #include "lockstep/base/host_identity.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
-#include "lockstep/shm/fixed_text.h"
 #include "lockstep/store/secret_file.h"
 #include "lockstep/store/socket_address.h"
+#include "lockstep/transport/failure_text.h"
 
 namespace lockstep::launch {
 namespace {
@@ -359,7 +359,7 @@ void grant_store_access(const Rendezvous& rendezvous,
     control::StoreAccess& access = block.slot(local_rank).store;
     const int rank = rendezvous.group.first_rank() + local_rank;
     access.host.fill(0);
-    shm::set_text(access.host, address.host);
+    transport::set_text(access.host, address.host);
     access.port = address.port;
     access.key = rendezvous.store.worker_key(rank, round).bytes();
     access.incarnation = rendezvous.store.incarnation();

@@ -8,7 +8,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/device_transport.h"
+#include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/transport/foreign_backend.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"
 #include "tests/comm/rank_tasks.h"
@@ -139,47 +140,48 @@ TEST(Nccl, RunsEachCollectiveOfOneRank) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "this machine has no GPU";
   accelerator::bind_thread({c10::kCUDA, 0, 0});
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  DeviceTransport nccl(make_nccl_backend(store, 0, 1, kTimeout), "nccl",
-                       torch::kCUDA, kTimeout);
-  const auto run = [&](const Collective& collective) {
-    nccl.run({.collectives = {collective}}, kTimeout);
-    CollectiveCall call{.collectives = {collective}};
-    if (const auto work = nccl.begin(std::move(call), kTimeout)) work->wait();
-  };
-  const c10d::ReduceOp sum(c10d::ReduceOp::SUM);
-  Tensor values = filled(2);
-  run(AllReduce{values, sum});
-  run(Reduce{values, 0, sum});
-  run(Broadcast{values, 0});
-  EXPECT_TRUE(is_all(values, 2));
-  const auto copies = [&](const char* name, auto make) {
-    Tensor output = filled(0);
-    run(make(output));
-    EXPECT_TRUE(is_all(output, 2)) << name;
-  };
-  using Tensors = std::vector<Tensor>;
-  copies("all_gather", [&](const Tensor& out) {
-    return AllGather{Tensors{out}, values};
-  });
-  copies("all_gather_into_tensor", [&](const Tensor& out) {
-    return AllGatherIntoTensor{out, values};
-  });
-  copies("gather", [&](const Tensor& out) {
-    return Gather{Tensors{out}, values, 0};
-  });
-  copies("scatter", [&](const Tensor& out) {
-    return Scatter{out, Tensors{values}, 0};
-  });
-  copies("reduce_scatter", [&](const Tensor& out) {
-    return ReduceScatter{out, Tensors{values}, sum};
-  });
-  copies("reduce_scatter_tensor", [&](const Tensor& out) {
-    return ReduceScatterTensor{out, values, sum};
-  });
-  copies("all_to_all", [&](const Tensor& out) {
-    return AllToAll{Tensors{out}, Tensors{values}};
-  });
-  run(Barrier{});
+  const auto impl = std::make_shared<ProcessGroup::Impl>();
+  impl->timeout = kTimeout;
+  impl->direct.reset();
+  impl->foreign = std::make_unique<ForeignBackend>(
+      make_nccl_backend(store, 0, 1, kTimeout), "nccl", torch::kCUDA);
+  const ProcessGroup nccl(impl);
+  for (const bool is_async : {false, true}) {
+    const c10d::ReduceOp sum(c10d::ReduceOp::SUM);
+    const Tensor values = filled(2);
+    nccl.all_reduce(values, sum, is_async).wait();
+    nccl.reduce(values, 0, sum, is_async).wait();
+    nccl.broadcast(values, 0, is_async).wait();
+    EXPECT_TRUE(is_all(values, 2));
+    const auto copies = [&](const char* name, auto call) {
+      const Tensor output = filled(0);
+      call(output).wait();
+      EXPECT_TRUE(is_all(output, 2)) << name;
+    };
+    using Tensors = std::vector<Tensor>;
+    copies("all_gather", [&](const Tensor& out) {
+      return nccl.all_gather(Tensors{out}, values, is_async);
+    });
+    copies("all_gather_into_tensor", [&](const Tensor& out) {
+      return nccl.all_gather_into_tensor(out, values, is_async);
+    });
+    copies("gather", [&](const Tensor& out) {
+      return nccl.gather(Tensors{out}, values, 0, is_async);
+    });
+    copies("scatter", [&](const Tensor& out) {
+      return nccl.scatter(out, Tensors{values}, 0, is_async);
+    });
+    copies("reduce_scatter", [&](const Tensor& out) {
+      return nccl.reduce_scatter(out, Tensors{values}, sum, is_async);
+    });
+    copies("reduce_scatter_tensor", [&](const Tensor& out) {
+      return nccl.reduce_scatter_tensor(out, values, sum, is_async);
+    });
+    copies("all_to_all", [&](const Tensor& out) {
+      return nccl.all_to_all(Tensors{out}, Tensors{values}, is_async);
+    });
+    nccl.barrier(is_async).wait();
+  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// A user's program that links lockstep::core and lockstep::c10d only.
+// A user's program that links lockstep::core only.
 // DataParallel and DistributedDataParallel must give the same bits.
 #include <cstdio>
-#include <lockstep/c10d/c10d_backend.h>
 #include <lockstep/core.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 namespace {
@@ -34,7 +34,7 @@ int main() {
     const auto part = x.chunk(2)[static_cast<size_t>(group.rank())];
     synced->forward(part).square().mean().backward();
     std::vector<torch::Tensor> sums{torch::ones({3})};
-    lockstep::c10d_backend(group)->allreduce(sums, {})->wait();
+    group.backend()->allreduce(sums, {})->wait();
     if (group.rank() != 0) return;
     is_same = torch::equal(own->weight.grad(), expected) &&
               torch::equal(sums[0], torch::full({3}, 2.0));

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::shm {
+namespace lockstep::transport {
 
 enum class Operation : uint32_t {
   kNone,
@@ -57,4 +57,4 @@ inline constexpr const char* kUseOneBuild =
 /// Returns `text`, cut to 12 characters.
 std::array<char, 12> short_text(std::string_view text);
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::transport

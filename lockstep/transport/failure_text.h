@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace lockstep::shm {
+namespace lockstep::transport {
 
 /// Returns a text from shared memory. Another process wrote it, so it may not
 /// be null-terminated.
@@ -29,4 +29,4 @@ inline void set_failure(FailureText& text, std::string_view reason) {
   set_text(text, reason);
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::transport

@@ -1,10 +1,10 @@
-#include "lockstep/shm/call.h"
+#include "lockstep/transport/call.h"
 
 #include <fmt/format.h>
 
-#include "lockstep/shm/fixed_text.h"
+#include "lockstep/transport/failure_text.h"
 
-namespace lockstep::shm {
+namespace lockstep::transport {
 namespace {
 
 std::string_view name_of(Operation operation) {
@@ -58,4 +58,4 @@ std::string Call::describe() const {
   return result;
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::transport

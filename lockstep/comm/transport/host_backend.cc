@@ -1,0 +1,943 @@
+#include "lockstep/comm/transport/host_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <unistd.h>
+#include <utility>
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/base/checksum.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/transport/dense.h"
+#include "lockstep/comm/transport/sparse_all_reduce.h"
+#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/control/worker_side.h"
+
+namespace lockstep {
+
+using c10d::OpType;
+using transport::Bytes;
+using transport::ConstBytes;
+using transport::Operation;
+using transport::Reduction;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+class Results {
+ public:
+  explicit Results(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      results_.emplace_back(tensor);
+      bytes_.push_back(results_.back().bytes());
+    }
+  }
+  std::span<const Bytes> bytes() const { return bytes_; }
+  void write_back() {
+    for (auto& result : results_) result.write_back();
+  }
+
+ private:
+  std::vector<Result> results_;
+  std::vector<Bytes> bytes_;
+};
+
+class Inputs {
+ public:
+  explicit Inputs(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      tensors_.push_back(dense(tensor));
+      bytes_.push_back(bytes_of_dense(tensors_.back()));
+    }
+  }
+  std::span<const ConstBytes> bytes() const { return bytes_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<ConstBytes> bytes_;
+};
+
+bool is_premul(const c10d::ReduceOp& op) {
+  return op.op_ == c10d::ReduceOp::PREMUL_SUM;
+}
+
+/// Returns the tree reduction, including the factor of a premul sum.
+transport::Reduction all_reduction(at::ScalarType type,
+                                   const c10d::ReduceOp& op) {
+  Reduction reduction = tree_reduction(type, op.op_);
+  if (is_premul(op)) reduction.factor = factor_of(op);
+  return reduction;
+}
+
+/// Scales `tensor` for a premul sum whose reduction does not scale it.
+void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
+                           const Reduction& reduction) {
+  if (is_premul(op) && !reduction.combine_scaled) {
+    copy_to(tensor, scaled(tensor, op));
+  }
+}
+
+uint64_t hash_of(at::IntArrayRef sizes) {
+  Fnv1a hash;
+  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
+  return hash.value();
+}
+
+/// Describes this rank's call, so that the other ranks can compare it with
+/// their own. In debug detail, the description includes the tensor's shape.
+transport::Call call_of(transport::Operation operation,
+                        const at::Tensor& tensor, int root,
+                        const c10d::ReduceOp* op) {
+  transport::Call call{.operation = operation, .root = root};
+  call.type = transport::short_text(c10::toString(tensor.scalar_type()));
+  if (op != nullptr) call.reduction = transport::short_text(name_of(op->op_));
+  call.elements = static_cast<uint64_t>(tensor.numel());
+  if (transport::is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
+  return call;
+}
+
+/// Returns the name that c10d's functions in Python have for a call.
+const char* function_name(c10d::OpType type) {
+  using enum c10d::OpType;
+  static const std::map<c10d::OpType, const char*> titles{
+      {BROADCAST, "broadcast"},
+      {ALLREDUCE, "all_reduce"},
+      {ALLREDUCE_COALESCED, "all_reduce"},
+      {_ALLREDUCE_SPARSE, "sparse_all_reduce"},
+      {REDUCE, "reduce"},
+      {ALLGATHER, "all_gather"},
+      {_ALLGATHER_BASE, "all_gather"},
+      {ALLGATHER_COALESCED, "all_gather"},
+      {GATHER, "gather"},
+      {SCATTER, "scatter"},
+      {REDUCE_SCATTER, "reduce_scatter"},
+      {_REDUCE_SCATTER_BASE, "reduce_scatter"},
+      {ALLTOALL, "all_to_all"},
+      {ALLTOALL_BASE, "all_to_all"},
+      {BARRIER, "barrier"},
+      {COALESCED, "coalesced"},
+      {SEND, "send"},
+      {RECV, "recv"},
+      {RECVANYSOURCE, "recvAnySource"}};
+  const auto title = titles.find(type);
+  return title == titles.end() ? "collective" : title->second;
+}
+
+bool are_equally_long(const Tensors& tensors) {
+  return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+    return tensor.numel() == tensors[0].numel();
+  });
+}
+
+/// Returns equal parts of `bytes`, one for each rank.
+template <typename Byte>
+std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
+  std::vector<std::span<Byte>> parts;
+  const size_t part_bytes = bytes.size() / static_cast<size_t>(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    parts.push_back(
+        bytes.subspan(static_cast<size_t>(r) * part_bytes, part_bytes));
+  }
+  return parts;
+}
+
+/// Performs the collectives of a call.
+struct Moves {
+  transport::Transport& bytes;
+  int rank;
+  int size;
+  std::chrono::milliseconds timeout;
+
+  /// Announces a collective to the other ranks.
+  void begin(Operation operation, const at::Tensor& tensor, int root = -1,
+             const c10d::ReduceOp* op = nullptr) const {
+    bytes.begin(call_of(operation, tensor, root, op), timeout);
+  }
+
+  void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
+    if (size == 1 && !is_premul(op)) return;
+    if (tensor.is_sparse()) {
+      sparse_all_reduce(tensor, op, size,
+                        [&](const Tensors& outputs, const at::Tensor& input) {
+                          all_gather(outputs, input);
+                        });
+      return;
+    }
+    Result result(tensor);
+    const Reduction reduction = all_reduction(tensor.scalar_type(), op);
+    begin(Operation::kAllReduce, tensor, -1, &op);
+    scale_unless_combined(result.dense(), op, reduction);
+    bytes.all_reduce(result.bytes(), reduction);
+    result.write_back();
+  }
+
+  void reduce(const at::Tensor& tensor, int root,
+              const c10d::ReduceOp& op) const {
+    Result result(tensor);
+    const Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
+    begin(Operation::kReduce, tensor, root, &op);
+    if (is_premul(op)) {
+      at::Tensor product = scaled(result.dense(), op).contiguous();
+      bytes.reduce(bytes_of_dense(product), root, reduction);
+      if (rank == root) copy_and_wait(tensor, product);
+      return;
+    }
+    bytes.reduce(result.bytes(), root, reduction);
+    if (rank == root) result.write_back();
+  }
+
+  void broadcast(const at::Tensor& tensor, int root) const {
+    if (size == 1) return;
+    Result result(tensor);
+    begin(Operation::kBroadcast, tensor, root);
+    bytes.broadcast(result.bytes(), root);
+    if (rank != root) result.write_back();
+  }
+
+  void all_gather(const Tensors& outputs, const at::Tensor& input) const {
+    const at::Tensor own = dense(input);
+    Results results(outputs);
+    begin(Operation::kAllGather, input);
+    bytes.all_gather(bytes_of_dense(own), results.bytes());
+    results.write_back();
+  }
+
+  void all_gather_into_tensor(const at::Tensor& output,
+                              const at::Tensor& input) const {
+    const at::Tensor own = dense(input);
+    Result result(output);
+    begin(Operation::kAllGather, input);
+    bytes.all_gather(bytes_of_dense(own), parts_of(result.bytes(), size));
+    result.write_back();
+  }
+
+  void gather(const Tensors& outputs, const at::Tensor& input, int root) const {
+    const at::Tensor own = dense(input);
+    Results results(outputs);
+    begin(Operation::kGather, input, root);
+    bytes.gather(bytes_of_dense(own), results.bytes(), root);
+    results.write_back();
+  }
+
+  void scatter(const at::Tensor& output, const Tensors& inputs,
+               int root) const {
+    Result result(output);
+    const Inputs parts(inputs);
+    begin(Operation::kScatter, output, root);
+    bytes.scatter(result.bytes(), parts.bytes(), root);
+    result.write_back();
+  }
+
+  void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
+                      const c10d::ReduceOp& op) const {
+    if (!are_equally_long(inputs)) return reduce_each(output, inputs, op);
+    Result result(output);
+    Tensors factors = inputs;
+    if (is_premul(op)) {
+      for (auto& input : factors) input = scaled(input, op);
+    }
+    const Inputs parts(factors);
+    const Reduction reduction = tree_reduction(output.scalar_type(), op.op_);
+    begin(Operation::kReduceScatter, output, -1, &op);
+    bytes.reduce_scatter(result.bytes(), parts.bytes(), reduction);
+    result.write_back();
+  }
+
+  /// Reduces each part of a reduce-scatter to its rank. For parts of different
+  /// sizes.
+  void reduce_each(const at::Tensor& output, const Tensors& inputs,
+                   const c10d::ReduceOp& op) const {
+    for (int root = 0; root < size; ++root) {
+      const at::Tensor& part = inputs[static_cast<size_t>(root)];
+      if (rank == root) copy_and_wait(output, part.reshape(output.sizes()));
+      reduce(rank == root ? output : part, root, op);
+    }
+  }
+
+  void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
+                             const c10d::ReduceOp& op) const {
+    reduce_scatter(output, dense(input).view({-1}).tensor_split(size, 0), op);
+  }
+
+  void all_to_all(const Tensors& outputs, const Tensors& inputs) const {
+    Results results(outputs);
+    const Inputs parts(inputs);
+    // Sizes may differ between ranks, so they are not announced.
+    transport::Call announced{.operation = Operation::kAllToAll};
+    announced.type =
+        transport::short_text(c10::toString(inputs[0].scalar_type()));
+    bytes.begin(announced, timeout);
+    bytes.all_to_all(results.bytes(), parts.bytes());
+    results.write_back();
+  }
+
+  void barrier() const {
+    bytes.begin({.operation = Operation::kBarrier}, timeout);
+    bytes.barrier();
+  }
+};
+
+// Length of an answer of the monitored barrier.
+constexpr int64_t kTextBytes = 512;
+
+// Tags of a monitored barrier. User tags are 0 and above.
+struct BarrierTags {
+  explicit BarrierTags(uint32_t number)
+      : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
+        answer(arrival - 1) {}
+  int arrival;
+  int answer;
+};
+
+/// Waits until this thread's streams have computed the tensors. The thread that
+/// performs their call has other streams.
+void finish(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) wait_for_stream_of(tensor);
+  }
+}
+
+at::Tensor message_with(const std::string& text) {
+  at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
+  std::memcpy(message.data_ptr(), text.data(),
+              std::min<size_t>(text.size(), kTextBytes - 1));
+  return message;
+}
+
+/// The calls between startCoalescing() and endCoalescing(), such as the
+/// messages of batch_isend_irecv(). Done when all of them are done.
+class CoalescedWork : public c10d::Work {
+ public:
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  CoalescedWork(int rank, Works works)
+      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::ranges::all_of(
+        works_, [](const auto& work) { return work->isCompleted(); });
+  }
+  bool isSuccess() const override {
+    return std::ranges::all_of(
+        works_, [](const auto& work) { return work->isSuccess(); });
+  }
+  std::exception_ptr exception() const override { return first_error(works_); }
+  /// Returns the number of the collective, which is the last of the calls.
+  uint64_t getSequencenumber() const override {
+    return works_.back()->getSequencenumber();
+  }
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    using std::chrono::milliseconds;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto left = [&] {
+      if (timeout == kNoTimeout) return timeout;
+      return std::max(milliseconds(1),
+                      timeout - std::chrono::duration_cast<milliseconds>(
+                                    std::chrono::steady_clock::now() - begin));
+    };
+    for (const auto& work : works_) work->wait(left());
+    return true;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const auto type = c10::ListType::create(c10::TensorType::get());
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+        c10::FutureType::create(type));
+    for (const auto& work : works_) futures.push_back(work->getFuture());
+    return c10::collectAll(futures)->then(
+        [works = works_](c10::ivalue::Future&) -> c10::IValue {
+          if (const auto error = first_error(works)) {
+            std::rethrow_exception(error);
+          }
+          return std::vector<at::Tensor>();
+        },
+        type);
+  }
+
+ private:
+  static std::exception_ptr first_error(const Works& works) {
+    for (const auto& work : works) {
+      if (auto error = work->exception()) return error;
+    }
+    return nullptr;
+  }
+
+  const Works works_;
+};
+
+}  // namespace
+
+HostBackend::HostBackend(std::unique_ptr<shm::P2pChannel> messages,
+                         std::unique_ptr<transport::Transport> bytes, int rank,
+                         int size, std::optional<c10::DeviceType> device_type,
+                         Timeout timeout)
+    : TorchBackend(rank, size),
+      device_type_(device_type),
+      name_(bytes->name()),
+      timeout_(timeout),
+      callback_threads_(std::make_unique<CallbackThreads>()),
+      messages_(std::move(messages)),
+      bytes_(std::move(bytes)),
+      queue_(std::make_unique<WorkQueue>()) {
+  queue_->on_failure([this](const std::string& reason) { abort(reason); });
+}
+
+HostBackend::~HostBackend() {
+  if (!home_.is_this_process()) {
+    static_cast<void>(queue_.release());
+    static_cast<void>(bytes_.release());
+    static_cast<void>(messages_.release());
+    static_cast<void>(callback_threads_.release());
+    return;
+  }
+  const auto end = [this] {
+    queue_.reset();
+    bytes_.reset();
+    messages_.reset();
+    callback_threads_.reset();
+  };
+  around_end_ ? around_end_(end) : end();
+}
+
+void HostBackend::check_home() const {
+  if (home_.is_this_process()) return;
+  throw CommError(
+      {.code = ErrorCode::kCollectiveFailed,
+       .what = fmt::format("process {} uses the process group of rank {}, from "
+                           "whose process it was forked",
+                           ::getpid(), getRank()),
+       .expected = fmt::format("process {}", home_.pid()),
+       .fix = "communicate only in the rank's process; or start the child "
+              "without fork(), and let it make its own process group"});
+}
+
+void HostBackend::abort(const std::string& reason) noexcept {
+  if (!home_.is_this_process()) return;
+  bytes_->abort(reason);
+  if (messages_) messages_->abort(reason);
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> HostBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>(name_, timeout_.load());
+}
+
+c10::intrusive_ptr<c10d::Backend> HostBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const auto own = std::ranges::find(ranks, getRank());
+  if (!connect_ || own == ranks.end()) return nullptr;
+  return connect_(store->clone(), static_cast<int>(own - ranks.begin()),
+                  static_cast<int>(ranks.size()),
+                  options ? options->timeout : timeout_.load());
+}
+
+std::string HostBackend::title_of(OpType type) const {
+  return fmt::format("{}:{}", name_, function_name(type));
+}
+
+uint64_t HostBackend::take_number() {
+  check_home();
+  if (getSize() > 1) control::count_collective();
+  return sequence_number_++;
+}
+
+template <class CallOptions, class Act>
+HostBackend::WorkPtr HostBackend::run(OpType type, const Tensors& outputs,
+                                      const Tensors& inputs,
+                                      const CallOptions& options,
+                                      const Act& act) {
+  const uint64_t number = take_number();
+  const Timeout timeout = timeout_of(options.timeout);
+  const auto task = [this, act, timeout] {
+    act(Moves{*bytes_, getRank(), getSize(), timeout});
+  };
+  // A Work and its functions cost as much as a small all-reduce. They are only
+  // needed for a profiler or for a call that must wait.
+  const bool is_async = options.asyncOp && getSize() > 1;
+  if (!is_async && !at::hasCallbacks() && queue_->run_if_idle(task)) {
+    if (!options.asyncOp) return nullptr;
+    // One rank has nothing to wait for.
+    auto done =
+        c10::make_intrusive<QueuedWork>(getRank(), type, outputs, number);
+    done->run([] {});
+    return done;
+  }
+  if (device_type_ != torch::kCPU) {
+    finish(inputs);
+    finish(outputs);
+  }
+  ProfilerEvent event;
+  if (at::hasCallbacks()) event = {.title = title_of(type), .inputs = inputs};
+  auto work = queue_->submit(
+      c10::make_intrusive<QueuedWork>(getRank(), type, outputs, number, event),
+      task, is_async, timeout);
+  if (is_async) return work;
+  work->wait();
+  return options.asyncOp ? work : nullptr;
+}
+
+bool HostBackend::can_share_memory() const {
+  return device_type_.value_or(torch::kCPU) == torch::kCPU &&
+         bytes_->can_share();
+}
+
+SharedMemory HostBackend::share(size_t bytes) {
+  SharedMemory memory;
+  c10d::BarrierOptions options;
+  options.asyncOp = false;
+  run(OpType::UNKNOWN, {}, {}, options, [&memory, bytes](const Moves& moves) {
+    memory = SharedMemory(moves.bytes.share(bytes, moves.timeout));
+  });
+  return memory;
+}
+
+at::Tensor HostBackend::allocateTensor(long size, at::TensorOptions options) {
+  auto type = options.dtype().toScalarType();
+  if (kComplexBucketsAreReal && c10::isComplexType(type) && size >= 0) {
+    type = c10::toRealValueType(type);
+    size *= 2;
+  }
+  if (size < 0 || !options.device().is_cpu()) {
+    throw InvalidArgument(
+        "comm",
+        {.code = ErrorCode::kBadTensor,
+         .what = "can't allocate a tensor in shared memory",
+         .expected = "at least 0 elements, on cpu",
+         .got = fmt::format("{} on {}", size, c10::str(options.device()))});
+  }
+  const auto bytes = static_cast<size_t>(size) * c10::elementSize(type);
+  return share(bytes).tensor(getRank(), 0, {size}, type);
+}
+
+HostBackend::WorkPtr HostBackend::endCoalescing() {
+  CoalescedWork::Works works;
+  if (messages_to_wait_for_) works.swap(*messages_to_wait_for_);
+  messages_to_wait_for_.reset();
+  // Collectives complete in order, so all are done when the last one is.
+  works.push_back(run(OpType::COALESCED, {}, {}, c10d::BarrierOptions(),
+                      [](const Moves&) {}));
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+}
+
+HostBackend::WorkPtr HostBackend::broadcast(
+    Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const CallChecks check = checks("broadcast");
+  const at::Tensor& tensor = check.only(tensors);
+  const int64_t root = options.rootRank;
+  check.root(root, options.rootTensor);
+  if (getRank() == root) {
+    check.input(tensor);
+  } else {
+    check.output(tensor);
+  }
+  return run(OpType::BROADCAST, tensors, tensors, options,
+             [tensor, root = static_cast<int>(root)](const Moves& moves) {
+               moves.broadcast(tensor, root);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::allreduce(
+    Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const CallChecks check = checks("all_reduce");
+  const at::Tensor& tensor = check.only(tensors);
+  const bool is_sparse = tensor.defined() && tensor.is_sparse() &&
+                         device_type_.value_or(torch::kCPU) == torch::kCPU;
+  if (is_sparse) {
+    check_sparse(tensor, options.reduceOp);
+  } else {
+    check.output(tensor);
+    check.reduction(tensor, options.reduceOp);
+  }
+  return run(is_sparse ? OpType::_ALLREDUCE_SPARSE : OpType::ALLREDUCE, tensors,
+             tensors, options,
+             [tensor, op = options.reduceOp](const Moves& moves) {
+               moves.all_reduce(tensor, op);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::allreduce_sparse(
+    Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_sparse(checks("allreduce_sparse").only(tensors), options.reduceOp);
+  return allreduce(tensors, options);
+}
+
+HostBackend::WorkPtr HostBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const CallChecks check = checks("allreduce_coalesced");
+  check.coalesced(tensors);
+  check.outputs(tensors);
+  check.reduction(tensors[0], options.reduceOp);
+  return run(OpType::ALLREDUCE_COALESCED, tensors, tensors, options,
+             [tensors, op = options.reduceOp](const Moves& moves) {
+               for (const auto& tensor : tensors) moves.all_reduce(tensor, op);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::reduce(Tensors& tensors,
+                                         const c10d::ReduceOptions& options) {
+  const CallChecks check = checks("reduce");
+  const at::Tensor& tensor = check.only(tensors);
+  check.root(options.rootRank, options.rootTensor);
+  check.output(tensor);
+  check.reduction(tensor, options.reduceOp);
+  return run(OpType::REDUCE, tensors, tensors, options,
+             [tensor, root = static_cast<int>(options.rootRank),
+              op = options.reduceOp](const Moves& moves) {
+               moves.reduce(tensor, root, op);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::allgather(
+    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  const CallChecks check = checks("all_gather");
+  const Tensors& parts = check.only(outputs);
+  const at::Tensor& input = check.only(inputs);
+  check.input(input);
+  check.outputs(parts);
+  check.parts(parts, input);
+  return run(
+      OpType::ALLGATHER, parts, inputs, options,
+      [parts, input](const Moves& moves) { moves.all_gather(parts, input); });
+}
+
+HostBackend::WorkPtr HostBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::AllgatherOptions& options) {
+  Tensors outputs{output}, inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, options);
+}
+
+HostBackend::WorkPtr HostBackend::allgather_coalesced(
+    Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  const CallChecks check = checks("allgather_coalesced");
+  check.inputs(inputs);
+  check.same_count("a list for each rank", static_cast<size_t>(getSize()),
+                   outputs.size());
+  // outputs[rank][i] gets inputs[i] of that rank.
+  Lists parts(inputs.size());
+  for (const auto& rank_outputs : outputs) {
+    check.same_count("an output for each input", inputs.size(),
+                     rank_outputs.size());
+    check.outputs(rank_outputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      parts[i].push_back(rank_outputs[i]);
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) check.parts(parts[i], inputs[i]);
+  return run(OpType::ALLGATHER_COALESCED, inputs, inputs, options,
+             [parts, inputs](const Moves& moves) {
+               for (size_t i = 0; i < inputs.size(); ++i) {
+                 moves.all_gather(parts[i], inputs[i]);
+               }
+             });
+}
+
+HostBackend::WorkPtr HostBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  const CallChecks check = checks("all_gather_into_tensor");
+  check.same_count("an output for each input", inputs.size(), outputs.size());
+  check.inputs(inputs);
+  check.outputs(outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) check.whole(outputs[i], inputs[i]);
+  return run(OpType::_ALLGATHER_BASE, outputs, inputs, options,
+             [outputs, inputs](const Moves& moves) {
+               for (size_t i = 0; i < inputs.size(); ++i) {
+                 moves.all_gather_into_tensor(outputs[i], inputs[i]);
+               }
+             });
+}
+
+HostBackend::WorkPtr HostBackend::gather(Lists& outputs, Tensors& inputs,
+                                         const c10d::GatherOptions& options) {
+  const CallChecks check = checks("gather");
+  check.root(options.rootRank);
+  const at::Tensor& input = check.only(inputs);
+  const Tensors& parts = check.only_at_root(outputs, options.rootRank);
+  check.input(input);
+  check.outputs(parts);
+  if (getRank() == options.rootRank) check.parts(parts, input);
+  return run(OpType::GATHER, parts, inputs, options,
+             [parts, input, root = static_cast<int>(options.rootRank)](
+                 const Moves& moves) { moves.gather(parts, input, root); });
+}
+
+HostBackend::WorkPtr HostBackend::scatter(Tensors& outputs, Lists& inputs,
+                                          const c10d::ScatterOptions& options) {
+  const CallChecks check = checks("scatter");
+  check.root(options.rootRank);
+  const at::Tensor& output = check.only(outputs);
+  const Tensors& parts = check.only_at_root(inputs, options.rootRank);
+  check.output(output);
+  if (getRank() == options.rootRank) {
+    check.inputs(parts);
+    check.parts(parts, output);
+  }
+  return run(OpType::SCATTER, outputs, parts, options,
+             [output, parts, root = static_cast<int>(options.rootRank)](
+                 const Moves& moves) { moves.scatter(output, parts, root); });
+}
+
+HostBackend::WorkPtr HostBackend::reduce_scatter(
+    Tensors& outputs, Lists& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  const CallChecks check = checks("reduce_scatter");
+  const at::Tensor& output = check.only(outputs);
+  const Tensors& parts = check.only(inputs);
+  check.output(output);
+  check.inputs(parts);
+  check.same_count("an input for each rank", static_cast<size_t>(getSize()),
+                   parts.size());
+  for (const auto& part : parts) check.same_type(part, output);
+  check.same_size(output, parts[static_cast<size_t>(getRank())]);
+  check.reduction(output, options.reduceOp);
+  return run(OpType::REDUCE_SCATTER, outputs, parts, options,
+             [output, parts, op = options.reduceOp](const Moves& moves) {
+               moves.reduce_scatter(output, parts, op);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  const CallChecks check = checks("reduce_scatter_tensor");
+  check.same_count("an input for each output", outputs.size(), inputs.size());
+  check.outputs(outputs);
+  check.inputs(inputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check.whole(inputs[i], outputs[i]);
+    check.reduction(outputs[i], options.reduceOp);
+  }
+  return run(OpType::_REDUCE_SCATTER_BASE, outputs, inputs, options,
+             [outputs, inputs, op = options.reduceOp](const Moves& moves) {
+               for (size_t i = 0; i < outputs.size(); ++i) {
+                 moves.reduce_scatter_tensor(outputs[i], inputs[i], op);
+               }
+             });
+}
+
+HostBackend::WorkPtr HostBackend::alltoall(
+    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  const CallChecks check = checks("all_to_all");
+  const auto size = static_cast<size_t>(getSize());
+  check.same_count("an output for each rank", size, outputs.size());
+  check.same_count("an input for each rank", size, inputs.size());
+  check.outputs(outputs);
+  check.inputs(inputs);
+  check.coalesced(outputs);
+  check.coalesced(inputs);
+  check.same_type(outputs[0], inputs[0]);
+  const auto own = static_cast<size_t>(getRank());
+  check.same_size(outputs[own], inputs[own]);
+  return run(OpType::ALLTOALL, outputs, inputs, options,
+             [outputs, inputs](const Moves& moves) {
+               moves.all_to_all(outputs, inputs);
+             });
+}
+
+HostBackend::WorkPtr HostBackend::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  const CallChecks check = checks("all_to_all_single");
+  check.output(output);
+  check.input(input);
+  check.same_type(output, input);
+  check.splits(output, output_splits);
+  check.splits(input, input_splits);
+  const auto cut = [&](const at::Tensor& tensor,
+                       const std::vector<int64_t>& splits) {
+    return splits.empty() ? tensor.tensor_split(getSize(), 0)
+                          : tensor.split_with_sizes(splits, 0);
+  };
+  return run(
+      OpType::ALLTOALL_BASE, {output}, {input}, options,
+      [outputs = cut(output, output_splits), inputs = cut(input, input_splits)](
+          const Moves& moves) { moves.all_to_all(outputs, inputs); });
+}
+
+HostBackend::WorkPtr HostBackend::barrier(const c10d::BarrierOptions& options) {
+  return run(OpType::BARRIER, {}, {}, options,
+             [](const Moves& moves) { moves.barrier(); });
+}
+
+HostBackend::WorkPtr HostBackend::send(Tensors& tensors, int to, int tag) {
+  const CallChecks check = checks("send");
+  const at::Tensor& tensor = check.only(tensors);
+  check.peer(to);
+  check.tag(tag);
+  check.input(tensor);
+  return noted(send_message(tensor, to, tag, timeout_));
+}
+
+HostBackend::WorkPtr HostBackend::recv(Tensors& tensors, int from, int tag) {
+  const CallChecks check = checks("recv");
+  const at::Tensor& tensor = check.only(tensors);
+  check.peer(from);
+  check.tag(tag);
+  check.output(tensor);
+  return noted(receive_message(tensor, from, tag, timeout_));
+}
+
+HostBackend::WorkPtr HostBackend::recvAnysource(Tensors& tensors, int tag) {
+  const CallChecks check = checks("recv");
+  const at::Tensor& tensor = check.only(tensors);
+  check.tag(tag);
+  check.output(tensor);
+  auto work = new_message(OpType::RECVANYSOURCE, tensor);
+  messages().receive_any(tag, work->bytes(), timeout_, done_of(work));
+  return noted(work);
+}
+
+HostBackend::WorkPtr HostBackend::noted(WorkPtr message) {
+  if (messages_to_wait_for_) messages_to_wait_for_->push_back(message);
+  return message;
+}
+
+shm::P2pChannel& HostBackend::messages() const {
+  if (messages_) return *messages_;
+  throw InvalidArgument("comm",
+                        {.code = ErrorCode::kBadRank,
+                         .what = "there is no rank to send to or receive from",
+                         .expected = "a world of at least 2"});
+}
+
+HostBackend::MessagePtr HostBackend::new_message(
+    OpType type, const at::Tensor& tensor) const {
+  check_home();
+  ProfilerEvent event;
+  if (at::hasCallbacks()) {
+    event = {.title = title_of(type), .inputs = {tensor}};
+  }
+  return c10::make_intrusive<MessageWork>(getRank(), type, tensor, event);
+}
+
+HostBackend::MessagePtr HostBackend::send_message(const at::Tensor& tensor,
+                                                  int to, int tag,
+                                                  Timeout timeout) {
+  auto work = new_message(OpType::SEND, tensor);
+  messages().send(to, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+HostBackend::MessagePtr HostBackend::receive_message(const at::Tensor& tensor,
+                                                     int from, int tag,
+                                                     Timeout timeout) {
+  auto work = new_message(OpType::RECV, tensor);
+  messages().receive(from, tag, work->bytes(), timeout, done_of(work));
+  return work;
+}
+
+// The callbacks of the work's future run in threads of their own and not in the
+// channel's thread, because they may wait for another message, which that
+// thread transfers.
+shm::P2pDone HostBackend::done_of(MessagePtr work) {
+  return [this, work = std::move(work)](const std::exception_ptr& error,
+                                        int source) {
+    work->end(error, source);
+    if (work->has_pending_future()) {
+      callback_threads_->run([work] { work->complete_future(); });
+    }
+  };
+}
+
+// The barrier uses messages with tags below user tags. Each rank tells rank 0
+// that it has arrived, and gets two answers: that rank 0 has arrived, and how
+// the barrier ended. So every rank waits up to `timeout` for rank 0 to arrive,
+// then as long again, and names the same ranks as rank 0. The number of the
+// barrier is part of the tags, so that messages of an earlier barrier that
+// failed are not mistaken for those of this one.
+void HostBackend::monitoredBarrier(const c10d::BarrierOptions& options,
+                                   bool wait_all_ranks) {
+  check_home();
+  if (getSize() == 1) return;
+  const Timeout timeout = timeout_of(options.timeout);
+  const uint32_t number = monitored_barriers_++;
+  if (getRank() == 0) {
+    wait_for_arrivals(number, timeout, wait_all_ranks);
+  } else {
+    arrive(number, timeout);
+  }
+}
+
+void HostBackend::wait_for_arrivals(uint32_t number, Timeout timeout,
+                                    bool wait_all_ranks) {
+  const BarrierTags tags(number);
+  std::vector<MessagePtr> arrivals, answers;
+  for (int peer = 1; peer < getSize(); ++peer) {
+    arrivals.push_back(receive_message(torch::zeros({1}, torch::kUInt8), peer,
+                                       tags.arrival, timeout));
+    answers.push_back(
+        send_message(message_with("here"), peer, tags.answer, timeout));
+  }
+  std::vector<int> missing;
+  std::string first_error;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    try {
+      arrivals[i]->wait();
+    } catch (const CommError& error) {
+      if (missing.empty()) first_error = text_of(error);
+      missing.push_back(static_cast<int>(i) + 1);
+      if (!wait_all_ranks) break;
+    }
+  }
+  std::string what;
+  if (!missing.empty()) {
+    what = fmt::format(
+        "Rank{} {} failed to pass monitoredBarrier in {} ms: timed out, or "
+        "ended",
+        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+        timeout.count());
+  }
+  // A rank that is late finds the answer when it arrives.
+  for (int peer = 1; peer < getSize(); ++peer) {
+    answers.push_back(
+        send_message(message_with(what), peer, tags.answer, timeout));
+  }
+  if (missing.empty()) {
+    for (const auto& answer : answers) answer->wait();
+    return;
+  }
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = what,
+                   .got = first_error,
+                   .fix = "look at what those ranks do"});
+}
+
+void HostBackend::arrive(uint32_t number, Timeout timeout) {
+  const BarrierTags tags(number);
+  const at::Tensor answer = torch::zeros({kTextBytes}, torch::kUInt8);
+  try {
+    send_message(torch::ones({1}, torch::kUInt8), 0, tags.arrival, timeout)
+        ->wait();
+    receive_message(answer, 0, tags.answer, timeout)->wait();
+    receive_message(answer, 0, tags.answer, timeout)->wait();
+  } catch (const CommError& error) {
+    throw CommError(
+        {.code = ErrorCode::kCollectiveFailed,
+         .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
+                             "not answer: timed out, or ended",
+                             getRank()),
+         .got = text_of(error),
+         .fix = "look at rank 0's own output"});
+  }
+  const std::string failure(static_cast<const char*>(answer.const_data_ptr()));
+  if (failure.empty()) return;
+  throw CommError({.code = ErrorCode::kCollectiveFailed,
+                   .what = fmt::format("rank 0 says: {}", failure),
+                   .fix = "look at what those ranks do"});
+}
+
+}  // namespace lockstep
