@@ -247,9 +247,9 @@ Work ProcessGroup::all_to_all_single(const torch::Tensor& output,
 
 Work ProcessGroup::barrier(bool async_op) const {
   c10d::BarrierOptions options;
-  auto work =
+  return Work(
       call(OpType::BARRIER, {}, options, async_op,
-           [&](c10d::Backend& backend) { return backend.barrier(options); });
+           [&](c10d::Backend& backend) { return backend.barrier(options); }));
 }
 
 void ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) const {
@@ -272,8 +272,9 @@ Work ProcessGroup::message(OpType type, const torch::Tensor& tensor,
                            const Begin& begin) const {
   Tensors tensors{tensor};
   c10d::BarrierOptions unused;
-  return call(type, tensor, unused, /*async_op=*/true,
-              [&](c10d::Backend& backend) { return begin(backend, tensors); });
+  auto work =
+      call(type, tensor, unused, /*async_op=*/true,
+           [&](c10d::Backend& backend) { return begin(backend, tensors); });
   return Work(std::move(work), {tensor});
 }
 
@@ -342,9 +343,9 @@ std::optional<ProcessGroup> ProcessGroup::new_group(
 }
 
 void ProcessGroup::abort(const std::string& reason) const noexcept {
-  if (impl_->direct) impl_->direct->abort(reason);
+  if (impl_->direct) impl_->direct->give_up(reason);
   if (impl_->foreign) impl_->foreign->abort();
-  if (impl_->host) impl_->host->abort(reason);
+  if (impl_->host) impl_->host->give_up(reason);
 }
 
 void register_backend(const std::string& name, torch::DeviceType device_type,

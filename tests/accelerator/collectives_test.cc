@@ -13,11 +13,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/stream.h"

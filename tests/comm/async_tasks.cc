@@ -7,6 +7,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"

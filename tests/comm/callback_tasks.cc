@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/comm/process_group.h"
 #include "tests/comm/rank_tasks.h"

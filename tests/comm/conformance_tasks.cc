@@ -3,6 +3,7 @@
 #include <bit>
 #include <set>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "lockstep/base/error.h"
@@ -363,7 +364,7 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
   if (world.size() == 1) return;
   const auto backend_of_group = world.backend();
   const auto& backend = *backend_of_group;
-  auto& c10d_backend = const_cast<c10d::Backend&>(backend);
+  auto& calls = const_cast<c10d::Backend&>(backend);
   const int size = world.size();
   const int rank = world.rank();
   const auto float32 = torch::kFloat32;
@@ -375,7 +376,7 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
     lists.push_back(
         {data_of(rank, 1000 + static_cast<int64_t>(i) * 5000, float32, i)});
   }
-  for (auto& list : lists) works.push_back(c10d_backend.allreduce(list, {}));
+  for (auto& list : lists) works.push_back(calls.allreduce(list, {}));
   for (uint64_t i = 0; i < works.size(); ++i) {
     const auto future = works[i]->getFuture();
     require(works[i]->wait() && works[i]->isSuccess(), "an async all_reduce");
@@ -386,14 +387,14 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
   }
 
   Tensors several{data_of(rank, 10, float32), data_of(rank, 7, float32, 1)};
-  c10d_backend.allreduce_coalesced(several, {})->wait();
+  calls.allreduce_coalesced(several, {})->wait();
   require(same(several[0], reduced(Op::SUM, size, 10, float32)) &&
               same(several[1], reduced(Op::SUM, size, 7, float32, 1)),
           "allreduce_coalesced");
 
   at::Tensor own = data_of(rank, 12, float32);
   at::Tensor all = torch::zeros({size * 12});
-  c10d_backend._allgather_base(all, own, {})->wait();
+  calls._allgather_base(all, own, {})->wait();
   at::Tensor expected;
   {
     Tensors parts;
@@ -404,14 +405,14 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
 
   Tensors outputs{torch::zeros({size * 12}), torch::zeros({size * 12})};
   Tensors inputs{own, own * 2};
-  c10d_backend.allgather_into_tensor_coalesced(outputs, inputs, {})->wait();
+  calls.allgather_into_tensor_coalesced(outputs, inputs, {})->wait();
   require(same(outputs[0], expected) && same(outputs[1], expected * 2),
           "allgather_into_tensor_coalesced");
 
   std::vector<Tensors> output_lists(static_cast<size_t>(size));
   for (auto& list : output_lists)
     list = {torch::zeros({12}), torch::zeros({12})};
-  c10d_backend.allgather_coalesced(output_lists, inputs, {})->wait();
+  calls.allgather_coalesced(output_lists, inputs, {})->wait();
   for (int r = 0; r < size; ++r) {
     require(same(output_lists[static_cast<size_t>(r)][1],
                  data_of(r, 12, float32) * 2),
@@ -420,12 +421,12 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
 
   at::Tensor many = data_of(rank, 12 * size, float32);
   at::Tensor mine = torch::zeros({12});
-  c10d_backend._reduce_scatter_base(mine, many, {})->wait();
+  calls._reduce_scatter_base(mine, many, {})->wait();
   const at::Tensor part =
       reduced(Op::SUM, size, 12 * size, float32).narrow(0, rank * 12, 12);
   require(same(mine, part), "_reduce_scatter_base");
   Tensors results{torch::zeros({12})}, sources{many};
-  c10d_backend.reduce_scatter_tensor_coalesced(results, sources, {})->wait();
+  calls.reduce_scatter_tensor_coalesced(results, sources, {})->wait();
   require(same(results[0], part), "reduce_scatter_tensor_coalesced");
 
   std::vector<int64_t> in_splits, out_splits;
@@ -438,16 +439,16 @@ const RankTasks c10d_forms("c10d_forms", [](const ProcessGroup& world) {
   }
   at::Tensor in = torch::full({in_rows, 3}, static_cast<double>(rank));
   at::Tensor out = torch::zeros({out_rows, 3});
-  c10d_backend.alltoall_base(out, in, out_splits, in_splits, {})->wait();
+  calls.alltoall_base(out, in, out_splits, in_splits, {})->wait();
   for (int r = 0; r < size; ++r) {
     require(out.narrow(0, r * (rank + 1), rank + 1).eq(r).all().item<bool>(),
             "alltoall_base with splits");
   }
 
-  c10d_backend.startCoalescing();
+  calls.startCoalescing();
   Tensors last{torch::ones({5})};
-  c10d_backend.allreduce(last, {});
-  c10d_backend.endCoalescing()->wait();
+  calls.allreduce(last, {});
+  calls.endCoalescing()->wait();
   require(torch::equal(last[0], torch::full({5}, static_cast<double>(size))),
           "coalescing");
 });

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/torch_compat.h"

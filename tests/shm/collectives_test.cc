@@ -18,7 +18,7 @@ namespace {
 void start(Group& group, Operation operation, size_t elements, int root = -1) {
   group.begin({.operation = operation,
                .root = root,
-               .type = short_text("uint32"),
+               .type = transport::short_text("uint32"),
                .elements = elements},
               group.timeout());
 }

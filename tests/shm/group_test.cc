@@ -35,7 +35,7 @@ constexpr milliseconds kLong = std::chrono::seconds(60);
 
 void call(Group& group, Operation operation, uint64_t elements = 0) {
   group.begin({.operation = operation,
-               .type = short_text("float32"),
+               .type = transport::short_text("float32"),
                .elements = elements},
               group.timeout());
   group.sync();

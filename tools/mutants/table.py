@@ -297,14 +297,14 @@ mutant("comm", "error_of_an_operation_is_lost",
        "  finish(MUTANT ? std::exception_ptr() : failure);",
        "wait() succeeds for an operation that failed")
 mutant("comm", "sizes_are_not_announced",
-       "comm/transport/host_transport.cc",
+       "comm/transport/host_backend.cc",
        "call.elements = static_cast<uint64_t>(tensor.numel());",
        "call.elements = MUTANT ? 0 : static_cast<uint64_t>(tensor.numel());",
        "ranks with tensors of other sizes take part in one call")
 mutant("comm", "strided_tensor_is_not_written_back",
-       "comm/transport/host_transport.cc",
-       "if (rank != call.root) result.write_back();",
-       "if (rank != call.root && !MUTANT) result.write_back();",
+       "comm/transport/host_backend.cc",
+       "if (rank != root) result.write_back();",
+       "if (rank != root && !MUTANT) result.write_back();",
        "a broadcast into a tensor with gaps changes only a copy")
 mutant("comm", "ranks_of_a_new_group_are_reversed",
        "comm/process_group_impl.cc",

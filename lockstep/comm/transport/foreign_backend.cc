@@ -48,9 +48,9 @@ ForeignBackend::~ForeignBackend() {
 
 void ForeignBackend::throw_error(const c10::Error& error,
                                  const std::string& call) const {
-  throw_backend_error(error, fmt::format("{} over {} failed on rank {} of {}",
-                                         call, name_, backend_->getRank(),
-                                         backend_->getSize()));
+  throw_backend_error(
+      error, fmt::format("{} over {} failed on rank {} of {}", call, name_,
+                         backend_->getRank(), backend_->getSize()));
 }
 
 void ForeignBackend::abort() noexcept {

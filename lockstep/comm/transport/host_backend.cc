@@ -386,7 +386,7 @@ HostBackend::HostBackend(std::unique_ptr<shm::P2pChannel> messages,
       messages_(std::move(messages)),
       bytes_(std::move(bytes)),
       queue_(std::make_unique<WorkQueue>()) {
-  queue_->on_failure([this](const std::string& reason) { abort(reason); });
+  queue_->on_failure([this](const std::string& reason) { give_up(reason); });
 }
 
 HostBackend::~HostBackend() {
@@ -418,7 +418,7 @@ void HostBackend::check_home() const {
               "without fork(), and let it make its own process group"});
 }
 
-void HostBackend::abort(const std::string& reason) noexcept {
+void HostBackend::give_up(const std::string& reason) noexcept {
   if (!home_.is_this_process()) return;
   bytes_->abort(reason);
   if (messages_) messages_->abort(reason);

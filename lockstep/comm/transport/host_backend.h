@@ -159,7 +159,7 @@ class HostBackend final : public TorchBackend {
   SharedMemory share(size_t bytes);
   int64_t sent_bytes() const { return bytes_->sent_bytes(); }
   /// Makes the other ranks' waits fail with `reason`, if possible.
-  void abort(const std::string& reason) noexcept;
+  void give_up(const std::string& reason) noexcept;
   /// Throws CommError in a child of the process whose rank this is.
   void check_home() const;
 

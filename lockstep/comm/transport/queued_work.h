@@ -59,7 +59,7 @@ class QueuedWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// A send or receive of a HostTransport. Keeps the tensor alive. If the tensor
+/// A send or receive of a HostBackend. Keeps the tensor alive. If the tensor
 /// has gaps in memory, the received data is copied into it at the end.
 class MessageWork : public QueuedWork {
  public:

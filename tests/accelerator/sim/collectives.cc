@@ -369,6 +369,25 @@ class Simccl final : public c10d::Backend {
             const ProcessGroup& host) { host.all_to_all(to, from); });
   }
 
+  WorkPtr alltoall_base(Tensor& output, Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override {
+    const auto parts = [&](const Tensor& tensor,
+                           const std::vector<int64_t>& splits) {
+      return splits.empty() ? tensor.tensor_split(getSize(), 0)
+                            : tensor.split_with_sizes(splits, 0);
+    };
+    return launch({.type = OpType::ALLTOALL_BASE,
+                   .is_async = options.asyncOp,
+                   .has_own_sizes = true,
+                   .inputs = {input},
+                   .outputs = {output}},
+                  [to = parts(view_of_kernel(output), output_splits),
+                   from = parts(view_of_kernel(input), input_splits)](
+                      const ProcessGroup& host) { host.all_to_all(to, from); });
+  }
+
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     return launch({.type = OpType::BARRIER, .is_async = options.asyncOp},
                   [](const ProcessGroup& host) { host.barrier(); });

@@ -7,8 +7,8 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/comm/transport/foreign_backend.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"

@@ -2,8 +2,9 @@
 // DataParallel and DistributedDataParallel must give the same bits.
 #include <cstdio>
 #include <lockstep/core.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace {
 
