@@ -15,8 +15,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "lockstep/base/env.h"
+#include "lockstep/comm/host_backend.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include "lockstep/base/strict_json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/weights.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/device_backends.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/device_backends.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/environment.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/device/links/link.h"
 

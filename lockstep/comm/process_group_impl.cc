@@ -20,7 +20,7 @@
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/device_backends.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"

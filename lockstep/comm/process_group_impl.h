@@ -10,10 +10,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "lockstep/comm/device_backends.h"
+#include "lockstep/comm/foreign_backend.h"
+#include "lockstep/comm/host_backend.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/foreign_backend.h"
-#include "lockstep/comm/transport/host_backend.h"
 #include "lockstep/tcp/connection.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/foreign_backend.h"
+#include "lockstep/comm/foreign_backend.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <torch/headeronly/version.h>
 
 /// Differences between the supported versions of LibTorch, 2.11 to 2.15. Only
-/// this file and comm/transport/torch_backend.h check the version.
+/// this file and comm/torch_backend.h check the version.
 
 namespace lockstep {
 

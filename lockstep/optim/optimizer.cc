@@ -9,7 +9,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/reserved_memory.h"

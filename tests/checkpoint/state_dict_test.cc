@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/device/device.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/base/expect_problem.h"

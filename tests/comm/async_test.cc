@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/foreign_backend.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/foreign_backend.h"
 #include "tests/comm/rank_tasks.h"
 
 namespace lockstep::async_test {

@@ -8,7 +8,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/base/temporary_folder.h"

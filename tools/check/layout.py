@@ -14,7 +14,7 @@ MAX_COLUMNS = 80
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b(?!.*\b__\w+)")
 COMMENT = re.compile(r"^\s*//")
 # Differences between versions of LibTorch are allowed here.
-VERSIONS = {"lockstep/comm/transport/torch_backend.h", "lockstep/device/torch_compat.h"}
+VERSIONS = {"lockstep/comm/torch_backend.h", "lockstep/device/torch_compat.h"}
 NOT_LAYERS = {"accelerator", "api", "consumers", "differential", "faults", "fuzz",
               "parity", "recipes"}
 TOP_LAYERS = {layer.split("/")[0] for layer in LAYERS}

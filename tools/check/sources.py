@@ -12,7 +12,7 @@ FOLDERS = ("lockstep", "tests", "bench", "examples")
 LAYERS = (
     "base", "store", "transport", "shm", "tcp", "control", "monitor",
     "device/cuda", "device", "device/links",
-    "comm/transport", "comm",
+    "comm",
     "losses", "models", "data/images", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
     "parallel/replicas", "parallel/ddp", "parallel", "checkpoint", "inspect",

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 # What only a GPU can show.
-NEEDS_GPU = re.compile(r"/device/cuda/|/comm/transport/nccl\.cc$")
+NEEDS_GPU = re.compile(r"/device/cuda/|/comm/nccl\.cc$")
 
 HEADER = """\
 #pragma once
@@ -118,7 +118,7 @@ RULES = [
 ]
 # A wait for a device's own collective is a wait of a stream.
 RULES_OF_FILE = {
-    "lockstep/comm/transport/device_transport.cc": [
+    "lockstep/comm/device_transport.cc": [
         rule("event", r"\bwork->wait\("),
     ],
 }

@@ -265,25 +265,25 @@ mutant("first-step check", "refused_step_changes_buffers",
 # Collectives and process groups.
 
 mutant("comm", "mean_is_a_sum",
-       "comm/transport/tree_reduce.cc",
+       "comm/tree_reduce.cc",
        "sum[i] / static_cast<A>(static_cast<double>(inputs.size())));",
        "sum[i] / static_cast<A>(\n"
        "                static_cast<double>(MUTANT ? 1 : inputs.size())));",
        "ReduceOp::AVG forgets 1/n")
 mutant("comm", "tree_of_ranks_splits_in_the_middle",
-       "comm/transport/tree_reduce.cc",
+       "comm/tree_reduce.cc",
        "static_cast<size_t>(left_branch(static_cast<int64_t>(last - first)));",
        "(MUTANT ? (last - first) / 2\n"
        "              : static_cast<size_t>(\n"
        "                    left_branch(static_cast<int64_t>(last - first))));",
        "ranks are summed along another tree than shards")
 mutant("comm", "largest_number_forgets_nan",
-       "comm/transport/tree_reduce.cc",
+       "comm/tree_reduce.cc",
        "if (std::isnan(b)) return b;",
        "if (std::isnan(b) && !MUTANT) return b;",
        "a NaN of rank 1 is lost in MIN and MAX")
 mutant("comm", "queue_runs_the_newest_first",
-       "comm/transport/work_queue.cc",
+       "comm/work_queue.cc",
        "items_.push_back({work, std::move(task), timeout, Clock::now()});",
        "if (MUTANT) {\n"
        "      items_.push_front({work, std::move(task), timeout, Clock::now()});"
@@ -292,19 +292,19 @@ mutant("comm", "queue_runs_the_newest_first",
        "\n    }",
        "asynchronous operations run in another order than they began")
 mutant("comm", "error_of_an_operation_is_lost",
-       "comm/transport/queued_work.cc",
+       "comm/queued_work.cc",
        "  finish(failure);",
        "  finish(MUTANT ? std::exception_ptr() : failure);",
        "wait() succeeds for an operation that failed")
 mutant("comm", "sizes_are_not_announced",
-       "comm/transport/host_backend.cc",
+       "comm/moves.cc",
        "call.elements = static_cast<uint64_t>(tensor.numel());",
        "call.elements = MUTANT ? 0 : static_cast<uint64_t>(tensor.numel());",
        "ranks with tensors of other sizes take part in one call")
 mutant("comm", "strided_tensor_is_not_written_back",
-       "comm/transport/host_backend.cc",
-       "if (rank != root) result.write_back();",
-       "if (rank != root && !MUTANT) result.write_back();",
+       "comm/moves.cc",
+       "if (rank_ != root) result.write_back();",
+       "if (rank_ != root && !MUTANT) result.write_back();",
        "a broadcast into a tensor with gaps changes only a copy")
 mutant("comm", "ranks_of_a_new_group_are_reversed",
        "comm/process_group_impl.cc",

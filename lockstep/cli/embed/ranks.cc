@@ -13,7 +13,7 @@
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
-#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/device_backends.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/launch/run.h"
 #include "lockstep/train/record/progress.h"

@@ -14,8 +14,8 @@
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/config_file.h"
 #include "lockstep/cli/start/program.h"
+#include "lockstep/comm/device_backends.h"
 #include "lockstep/comm/environment.h"
-#include "lockstep/comm/transport/device_backends.h"
 #include "lockstep/launch/options/option_values.h"
 #include "lockstep/train/training_plan.h"
 

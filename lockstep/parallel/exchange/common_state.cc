@@ -10,7 +10,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/minority.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/optim/blocks.h"

@@ -13,8 +13,8 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/transport/shared_memory.h"
-#include "lockstep/comm/transport/work_queue.h"
+#include "lockstep/comm/shared_memory.h"
+#include "lockstep/comm/work_queue.h"
 #include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 

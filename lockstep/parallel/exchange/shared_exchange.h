@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 #include "lockstep/device/donated_memory.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 

@@ -26,7 +26,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/comm/tree_reduce.h"
 #include "lockstep/store/socket_address.h"
 #include "tests/accelerator/sim/accelerator.h"
 #include "tests/accelerator/sim/memory.h"

@@ -6,10 +6,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/types.h>
 
+#include "lockstep/comm/device_backends.h"
+#include "lockstep/comm/foreign_backend.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/foreign_backend.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/device.h"
 #include "tests/comm/rank_tasks.h"

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/comm/tree_reduce.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/device_backends.h"
 
 #include <algorithm>
 #include <mutex>

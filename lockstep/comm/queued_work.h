@@ -11,7 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "lockstep/comm/transport/dense.h"
+#include "lockstep/comm/dense.h"
 
 namespace lockstep {
 

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "lockstep/comm/transport/device_backends.h"
-#include "lockstep/comm/transport/foreign_backend.h"
+#include "lockstep/comm/device_backends.h"
+#include "lockstep/comm/foreign_backend.h"
 
 namespace lockstep {
 

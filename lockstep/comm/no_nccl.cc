@@ -1,5 +1,5 @@
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/device_backends.h"
+#include "lockstep/comm/device_backends.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/dense.h"
+#include "lockstep/comm/dense.h"
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

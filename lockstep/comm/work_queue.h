@@ -6,7 +6,7 @@
 
 #include <c10/util/FunctionRef.h>
 
-#include "lockstep/comm/transport/queued_work.h"
+#include "lockstep/comm/queued_work.h"
 
 namespace lockstep {
 

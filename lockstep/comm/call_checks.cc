@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/call_checks.h"
+#include "lockstep/comm/call_checks.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/shared_memory.h"
+#include "lockstep/comm/shared_memory.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/sparse_all_reduce.h"
+#include "lockstep/comm/sparse_all_reduce.h"
 
 #include <algorithm>
 #include <vector>
@@ -8,8 +8,8 @@
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/dense.h"
-#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/comm/dense.h"
+#include "lockstep/comm/tree_reduce.h"
 
 namespace lockstep {
 namespace {

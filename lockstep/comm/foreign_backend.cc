@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/foreign_backend.h"
+#include "lockstep/comm/foreign_backend.h"
 
 #include <exception>
 #include <utility>

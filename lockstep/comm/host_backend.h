@@ -12,12 +12,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/home_process.h"
-#include "lockstep/comm/transport/call_checks.h"
-#include "lockstep/comm/transport/callback_threads.h"
-#include "lockstep/comm/transport/queued_work.h"
-#include "lockstep/comm/transport/shared_memory.h"
-#include "lockstep/comm/transport/torch_backend.h"
-#include "lockstep/comm/transport/work_queue.h"
+#include "lockstep/comm/call_checks.h"
+#include "lockstep/comm/callback_threads.h"
+#include "lockstep/comm/queued_work.h"
+#include "lockstep/comm/shared_memory.h"
+#include "lockstep/comm/torch_backend.h"
+#include "lockstep/comm/work_queue.h"
 #include "lockstep/shm/p2p_channel.h"
 #include "lockstep/transport/transport.h"
 

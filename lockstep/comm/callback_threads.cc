@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/callback_threads.h"
+#include "lockstep/comm/callback_threads.h"
 
 #include <condition_variable>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/queued_work.h"
+#include "lockstep/comm/queued_work.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/work_queue.h"
+#include "lockstep/comm/work_queue.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/work_queue.h"
+#include "lockstep/comm/work_queue.h"
 
 #include <algorithm>
 #include <condition_variable>

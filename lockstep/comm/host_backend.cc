@@ -1,4 +1,4 @@
-#include "lockstep/comm/transport/host_backend.h"
+#include "lockstep/comm/host_backend.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,96 +11,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/transport/dense.h"
-#include "lockstep/comm/transport/sparse_all_reduce.h"
-#include "lockstep/comm/transport/tree_reduce.h"
+#include "lockstep/comm/coalesced_work.h"
+#include "lockstep/comm/dense.h"
+#include "lockstep/comm/moves.h"
+#include "lockstep/comm/sparse_all_reduce.h"
 #include "lockstep/control/worker_side.h"
 
 namespace lockstep {
 
 using c10d::OpType;
-using transport::Bytes;
-using transport::ConstBytes;
-using transport::Operation;
-using transport::Reduction;
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-class Results {
- public:
-  explicit Results(const std::vector<at::Tensor>& tensors) {
-    for (const auto& tensor : tensors) {
-      results_.emplace_back(tensor);
-      bytes_.push_back(results_.back().bytes());
-    }
-  }
-  std::span<const Bytes> bytes() const { return bytes_; }
-  void write_back() {
-    for (auto& result : results_) result.write_back();
-  }
-
- private:
-  std::vector<Result> results_;
-  std::vector<Bytes> bytes_;
-};
-
-class Inputs {
- public:
-  explicit Inputs(const std::vector<at::Tensor>& tensors) {
-    for (const auto& tensor : tensors) {
-      tensors_.push_back(dense(tensor));
-      bytes_.push_back(bytes_of_dense(tensors_.back()));
-    }
-  }
-  std::span<const ConstBytes> bytes() const { return bytes_; }
-
- private:
-  std::vector<at::Tensor> tensors_;
-  std::vector<ConstBytes> bytes_;
-};
-
-bool is_premul(const c10d::ReduceOp& op) {
-  return op.op_ == c10d::ReduceOp::PREMUL_SUM;
-}
-
-/// Returns the tree reduction, including the factor of a premul sum.
-transport::Reduction all_reduction(at::ScalarType type,
-                                   const c10d::ReduceOp& op) {
-  Reduction reduction = tree_reduction(type, op.op_);
-  if (is_premul(op)) reduction.factor = factor_of(op);
-  return reduction;
-}
-
-/// Scales `tensor` for a premul sum whose reduction does not scale it.
-void scale_unless_combined(at::Tensor tensor, const c10d::ReduceOp& op,
-                           const Reduction& reduction) {
-  if (is_premul(op) && !reduction.combine_scaled) {
-    copy_to(tensor, scaled(tensor, op));
-  }
-}
-
-uint64_t hash_of(at::IntArrayRef sizes) {
-  Fnv1a hash;
-  for (const int64_t size : sizes) hash.add_unit(static_cast<uint64_t>(size));
-  return hash.value();
-}
-
-/// Describes this rank's call, so that the other ranks can compare it with
-/// their own. In debug detail, the description includes the tensor's shape.
-transport::Call call_of(transport::Operation operation,
-                        const at::Tensor& tensor, int root,
-                        const c10d::ReduceOp* op) {
-  transport::Call call{.operation = operation, .root = root};
-  call.type = transport::short_text(c10::toString(tensor.scalar_type()));
-  if (op != nullptr) call.reduction = transport::short_text(name_of(op->op_));
-  call.elements = static_cast<uint64_t>(tensor.numel());
-  if (transport::is_debug_detail()) call.shape_hash = hash_of(tensor.sizes());
-  return call;
-}
 
 /// Returns the name that c10d's functions in Python have for a call.
 const char* function_name(c10d::OpType type) {
@@ -129,160 +53,6 @@ const char* function_name(c10d::OpType type) {
   return title == titles.end() ? "collective" : title->second;
 }
 
-bool are_equally_long(const Tensors& tensors) {
-  return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
-    return tensor.numel() == tensors[0].numel();
-  });
-}
-
-/// Returns equal parts of `bytes`, one for each rank.
-template <typename Byte>
-std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes, int ranks) {
-  std::vector<std::span<Byte>> parts;
-  const size_t part_bytes = bytes.size() / static_cast<size_t>(ranks);
-  for (int r = 0; r < ranks; ++r) {
-    parts.push_back(
-        bytes.subspan(static_cast<size_t>(r) * part_bytes, part_bytes));
-  }
-  return parts;
-}
-
-/// Performs the collectives of a call.
-struct Moves {
-  transport::Transport& bytes;
-  int rank;
-  int size;
-  std::chrono::milliseconds timeout;
-
-  /// Announces a collective to the other ranks.
-  void begin(Operation operation, const at::Tensor& tensor, int root = -1,
-             const c10d::ReduceOp* op = nullptr) const {
-    bytes.begin(call_of(operation, tensor, root, op), timeout);
-  }
-
-  void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
-    if (size == 1 && !is_premul(op)) return;
-    if (tensor.is_sparse()) {
-      sparse_all_reduce(tensor, op, size,
-                        [&](const Tensors& outputs, const at::Tensor& input) {
-                          all_gather(outputs, input);
-                        });
-      return;
-    }
-    Result result(tensor);
-    const Reduction reduction = all_reduction(tensor.scalar_type(), op);
-    begin(Operation::kAllReduce, tensor, -1, &op);
-    scale_unless_combined(result.dense(), op, reduction);
-    bytes.all_reduce(result.bytes(), reduction);
-    result.write_back();
-  }
-
-  void reduce(const at::Tensor& tensor, int root,
-              const c10d::ReduceOp& op) const {
-    Result result(tensor);
-    const Reduction reduction = tree_reduction(tensor.scalar_type(), op.op_);
-    begin(Operation::kReduce, tensor, root, &op);
-    if (is_premul(op)) {
-      at::Tensor product = scaled(result.dense(), op).contiguous();
-      bytes.reduce(bytes_of_dense(product), root, reduction);
-      if (rank == root) copy_and_wait(tensor, product);
-      return;
-    }
-    bytes.reduce(result.bytes(), root, reduction);
-    if (rank == root) result.write_back();
-  }
-
-  void broadcast(const at::Tensor& tensor, int root) const {
-    if (size == 1) return;
-    Result result(tensor);
-    begin(Operation::kBroadcast, tensor, root);
-    bytes.broadcast(result.bytes(), root);
-    if (rank != root) result.write_back();
-  }
-
-  void all_gather(const Tensors& outputs, const at::Tensor& input) const {
-    const at::Tensor own = dense(input);
-    Results results(outputs);
-    begin(Operation::kAllGather, input);
-    bytes.all_gather(bytes_of_dense(own), results.bytes());
-    results.write_back();
-  }
-
-  void all_gather_into_tensor(const at::Tensor& output,
-                              const at::Tensor& input) const {
-    const at::Tensor own = dense(input);
-    Result result(output);
-    begin(Operation::kAllGather, input);
-    bytes.all_gather(bytes_of_dense(own), parts_of(result.bytes(), size));
-    result.write_back();
-  }
-
-  void gather(const Tensors& outputs, const at::Tensor& input, int root) const {
-    const at::Tensor own = dense(input);
-    Results results(outputs);
-    begin(Operation::kGather, input, root);
-    bytes.gather(bytes_of_dense(own), results.bytes(), root);
-    results.write_back();
-  }
-
-  void scatter(const at::Tensor& output, const Tensors& inputs,
-               int root) const {
-    Result result(output);
-    const Inputs parts(inputs);
-    begin(Operation::kScatter, output, root);
-    bytes.scatter(result.bytes(), parts.bytes(), root);
-    result.write_back();
-  }
-
-  void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
-                      const c10d::ReduceOp& op) const {
-    if (!are_equally_long(inputs)) return reduce_each(output, inputs, op);
-    Result result(output);
-    Tensors factors = inputs;
-    if (is_premul(op)) {
-      for (auto& input : factors) input = scaled(input, op);
-    }
-    const Inputs parts(factors);
-    const Reduction reduction = tree_reduction(output.scalar_type(), op.op_);
-    begin(Operation::kReduceScatter, output, -1, &op);
-    bytes.reduce_scatter(result.bytes(), parts.bytes(), reduction);
-    result.write_back();
-  }
-
-  /// Reduces each part of a reduce-scatter to its rank. For parts of different
-  /// sizes.
-  void reduce_each(const at::Tensor& output, const Tensors& inputs,
-                   const c10d::ReduceOp& op) const {
-    for (int root = 0; root < size; ++root) {
-      const at::Tensor& part = inputs[static_cast<size_t>(root)];
-      if (rank == root) copy_and_wait(output, part.reshape(output.sizes()));
-      reduce(rank == root ? output : part, root, op);
-    }
-  }
-
-  void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
-                             const c10d::ReduceOp& op) const {
-    reduce_scatter(output, dense(input).view({-1}).tensor_split(size, 0), op);
-  }
-
-  void all_to_all(const Tensors& outputs, const Tensors& inputs) const {
-    Results results(outputs);
-    const Inputs parts(inputs);
-    // Sizes may differ between ranks, so they are not announced.
-    transport::Call announced{.operation = Operation::kAllToAll};
-    announced.type =
-        transport::short_text(c10::toString(inputs[0].scalar_type()));
-    bytes.begin(announced, timeout);
-    bytes.all_to_all(results.bytes(), parts.bytes());
-    results.write_back();
-  }
-
-  void barrier() const {
-    bytes.begin({.operation = Operation::kBarrier}, timeout);
-    bytes.barrier();
-  }
-};
-
 // Length of an answer of the monitored barrier.
 constexpr int64_t kTextBytes = 512;
 
@@ -309,68 +79,6 @@ at::Tensor message_with(const std::string& text) {
               std::min<size_t>(text.size(), kTextBytes - 1));
   return message;
 }
-
-/// The calls between startCoalescing() and endCoalescing(), such as the
-/// messages of batch_isend_irecv(). Done when all of them are done.
-class CoalescedWork : public c10d::Work {
- public:
-  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
-
-  CoalescedWork(int rank, Works works)
-      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
-
-  bool isCompleted() override {
-    return std::ranges::all_of(
-        works_, [](const auto& work) { return work->isCompleted(); });
-  }
-  bool isSuccess() const override {
-    return std::ranges::all_of(
-        works_, [](const auto& work) { return work->isSuccess(); });
-  }
-  std::exception_ptr exception() const override { return first_error(works_); }
-  /// Returns the number of the collective, which is the last of the calls.
-  uint64_t getSequencenumber() const override {
-    return works_.back()->getSequencenumber();
-  }
-
-  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
-    using std::chrono::milliseconds;
-    const auto begin = std::chrono::steady_clock::now();
-    const auto left = [&] {
-      if (timeout == kNoTimeout) return timeout;
-      return std::max(milliseconds(1),
-                      timeout - std::chrono::duration_cast<milliseconds>(
-                                    std::chrono::steady_clock::now() - begin));
-    };
-    for (const auto& work : works_) work->wait(left());
-    return true;
-  }
-
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    const auto type = c10::ListType::create(c10::TensorType::get());
-    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
-        c10::FutureType::create(type));
-    for (const auto& work : works_) futures.push_back(work->getFuture());
-    return c10::collectAll(futures)->then(
-        [works = works_](c10::ivalue::Future&) -> c10::IValue {
-          if (const auto error = first_error(works)) {
-            std::rethrow_exception(error);
-          }
-          return std::vector<at::Tensor>();
-        },
-        type);
-  }
-
- private:
-  static std::exception_ptr first_error(const Works& works) {
-    for (const auto& work : works) {
-      if (auto error = work->exception()) return error;
-    }
-    return nullptr;
-  }
-
-  const Works works_;
-};
 
 }  // namespace
 
@@ -456,7 +164,7 @@ HostBackend::WorkPtr HostBackend::run(OpType type, const Tensors& outputs,
   const uint64_t number = take_number();
   const Timeout timeout = timeout_of(options.timeout);
   const auto task = [this, act, timeout] {
-    act(Moves{*bytes_, getRank(), getSize(), timeout});
+    act(Moves(*bytes_, getRank(), getSize(), timeout));
   };
   // A Work and its functions cost as much as a small all-reduce. They are only
   // needed for a profiler or for a call that must wait.
@@ -493,7 +201,7 @@ SharedMemory HostBackend::share(size_t bytes) {
   c10d::BarrierOptions options;
   options.asyncOp = false;
   run(OpType::UNKNOWN, {}, {}, options, [&memory, bytes](const Moves& moves) {
-    memory = SharedMemory(moves.bytes.share(bytes, moves.timeout));
+    memory = SharedMemory(moves.share(bytes));
   });
   return memory;
 }
