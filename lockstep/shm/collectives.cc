@@ -46,17 +46,8 @@ size_t piece_bytes(const Group& group) {
   return kSlotBytes / static_cast<size_t>(group.ranks()) / 64 * 64;
 }
 
-std::vector<const std::byte*> addresses(const Group& group, size_t offset) {
-  std::vector<const std::byte*> result;
-  for (int rank = 0; rank < group.ranks(); ++rank) {
-    result.push_back(group.slot(rank).data() + offset);
-  }
-  return result;
-}
-
-void combine(const Reduction& reduction,
-             const std::vector<const std::byte*>& inputs, std::byte* output,
-             size_t bytes) {
+void combine(const Reduction& reduction, Reduction::Inputs inputs,
+             std::byte* output, size_t bytes) {
   if (bytes > 0) {
     reduction.combine(inputs, output, bytes / reduction.element_bytes);
   }
@@ -69,7 +60,7 @@ void reduce_in_one_shot(Group& group, Bytes data, bool is_wanted,
   copy(group.own_slot().data(), data);
   group.sync();
   if (is_wanted) {
-    auto inputs = addresses(group, 0);
+    const auto inputs = group.slots_at(0);
     inputs[static_cast<size_t>(group.rank())] = data.data();
     combine(reduction, inputs, data.data(), data.size());
   }
@@ -120,7 +111,7 @@ void reduce_by_pieces(Group& group, Bytes data, bool is_wanted,
     for (size_t at = 0; at < own.size(); at += kBlockBytes) {
       const Bytes block = part(own, at, kBlockBytes);
       const size_t offset = static_cast<size_t>(rank) * place + at;
-      auto inputs = addresses(group, offset);
+      const auto inputs = group.slots_at(offset);
       inputs[static_cast<size_t>(rank)] = block.data();
       std::byte* const sum = slot.data() + offset;
       combine(reduction, inputs, is_wanted ? block.data() : sum, block.size());
@@ -235,7 +226,7 @@ void reduce_scatter(Group& group, Bytes output,
     group.sync();
     const Bytes now = part(output, offset, step);
     combine(reduction,
-            addresses(group, static_cast<size_t>(group.rank()) * piece),
+            group.slots_at(static_cast<size_t>(group.rank()) * piece),
             now.data(), now.size());
     group.next_round();
   });

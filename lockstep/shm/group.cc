@@ -118,6 +118,7 @@ Group::Group(std::shared_ptr<const Segment> segment, int rank, int ranks,
     : segment_(std::move(segment)),
       rank_(rank),
       ranks_(ranks),
+      slot_addresses_(static_cast<size_t>(ranks)),
       timeout_(timeout),
       peers_(static_cast<size_t>(ranks)) {
   const auto* header =
@@ -146,6 +147,13 @@ Group::~Group() {
 Group::Line& Group::line(int rank) const {
   std::byte* lines = segment_->bytes().data() + 64;
   return reinterpret_cast<Line*>(lines)[rank];
+}
+
+std::span<const std::byte*> Group::slots_at(size_t offset) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    slot_addresses_[static_cast<size_t>(rank)] = slot(rank).data() + offset;
+  }
+  return slot_addresses_;
 }
 
 std::span<std::byte> Group::slot(int rank, uint64_t round) const {

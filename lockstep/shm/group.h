@@ -81,6 +81,9 @@ class Group {
   /// slot.
   std::span<std::byte> own_slot() { return slot(rank_); }
   std::span<std::byte> slot(int rank) const { return slot(rank, round_); }
+  /// Returns the address of the byte at `offset` of each rank's slot, by rank.
+  /// The list is valid, and may be changed, until the next call.
+  std::span<const std::byte*> slots_at(size_t offset);
   /// Returns the slot of the previous round.
   std::span<std::byte> previous_slot(int rank) const {
     return slot(rank, round_ - 1);
@@ -152,6 +155,7 @@ class Group {
   std::shared_ptr<const Segment> segment_;
   int rank_;
   int ranks_;
+  std::vector<const std::byte*> slot_addresses_;  // see slots_at()
   std::chrono::milliseconds timeout_;
   Clock::time_point deadline_;
   int spins_ = 0;

@@ -137,7 +137,8 @@ def many_groups():
     make_and_drop(int(os.environ.get("GROUPS", "100")))
     files, threads, maps = (now - then for now, then in zip(used(), before))
     # The allocator may keep some memory, in a few mappings.
-    assert files == 0 and threads == 0 and maps < 20, (files, threads, maps)
+    # A thread of an earlier program may end in the meantime.
+    assert files == 0 and threads <= 0 and maps < 20, (files, threads, maps)
 
 
 def two_plugins():

@@ -9,8 +9,6 @@
 
 #include "lockstep/comm/process_group.h"
 
-// The sanitizers have their own.
-#if !LOCKSTEP_IS_INSTRUMENTED
 namespace {
 
 thread_local int64_t allocations = 0;
@@ -46,4 +44,3 @@ TEST(Allocations, OfASynchronousAllReduceOverShmAreOne) {
 
 }  // namespace
 }  // namespace lockstep::allocations_test
-#endif
