@@ -1,6 +1,6 @@
 #pragma once
 
-// What lockstep::train has, LibTorch included. lm.h adds language models.
+// The headers of lockstep::train, with LibTorch. lm.h has language models.
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"

@@ -32,14 +32,14 @@ struct OptimizerDefaults {
   double final_lr_fraction = 0;
 };
 
-/// What `lockstep train` trains.
+/// A training run: its task, and the names of its parts.
 struct TrainingRun {
   std::shared_ptr<training::Task> task;
   std::string model;  ///< their names, for the first line of the log
   std::string data;
 };
 
-/// What the options that all families share say about a training run.
+/// The choices for a training run that all families have.
 struct TrainChoice {
   std::optional<std::string> model;  ///< nullopt: not named
   std::string data;                  ///< --data; empty: chosen by the family

@@ -153,7 +153,7 @@ class HostBackend final : public TorchBackend {
     return device < 0 && can_share_memory();
   }
 
-  // What c10d has no name for.
+  // Functions that c10d does not have.
   bool can_share_memory() const;
   /// Allocates memory of each rank, which all ranks map. Collective.
   SharedMemory share(size_t bytes);

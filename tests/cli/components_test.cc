@@ -1,4 +1,4 @@
-// Tests a program without lm/ and tools/, which CMake links beside it.
+// Tests a program that CMake links without lm/ and tools/.
 // Tier: full. It starts programs that load LibTorch.
 
 #include <algorithm>
