@@ -67,7 +67,7 @@ struct BarrierTags {
 
 /// Waits until this thread's streams have computed the tensors. The thread that
 /// performs their call has other streams.
-void finish(const Tensors& tensors) {
+void finish(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) wait_for_stream_of(tensor);
   }
@@ -157,23 +157,23 @@ uint64_t HostBackend::take_number() {
 }
 
 template <class CallOptions, class Act>
-HostBackend::WorkPtr HostBackend::run(OpType type, const Tensors& outputs,
-                                      const Tensors& inputs,
+HostBackend::WorkPtr HostBackend::run(OpType type, at::TensorList outputs,
+                                      at::TensorList inputs,
                                       const CallOptions& options,
                                       const Act& act) {
   const uint64_t number = take_number();
   const Timeout timeout = timeout_of(options.timeout);
-  const auto task = [this, act, timeout] {
-    act(Moves(*bytes_, getRank(), getSize(), timeout));
-  };
-  // A Work and its functions cost as much as a small all-reduce. They are only
-  // needed for a profiler or for a call that must wait.
+  // Neither a Work nor copies of the lists are made for a call that need not
+  // wait: they cost as much as a small all-reduce. A profiler needs a Work.
   const bool is_async = options.asyncOp && getSize() > 1;
-  if (!is_async && !at::hasCallbacks() && queue_->run_if_idle(task)) {
+  const auto at_once = [&] {
+    act(Moves(*bytes_, getRank(), getSize(), timeout), outputs, inputs);
+  };
+  if (!is_async && !at::hasCallbacks() && queue_->run_if_idle(at_once)) {
     if (!options.asyncOp) return nullptr;
     // One rank has nothing to wait for.
     auto done =
-        c10::make_intrusive<QueuedWork>(getRank(), type, outputs, number);
+        c10::make_intrusive<QueuedWork>(getRank(), type, outputs.vec(), number);
     done->run([] {});
     return done;
   }
@@ -182,10 +182,15 @@ HostBackend::WorkPtr HostBackend::run(OpType type, const Tensors& outputs,
     finish(outputs);
   }
   ProfilerEvent event;
-  if (at::hasCallbacks()) event = {.title = title_of(type), .inputs = inputs};
+  if (at::hasCallbacks())
+    event = {.title = title_of(type), .inputs = inputs.vec()};
   auto work = queue_->submit(
-      c10::make_intrusive<QueuedWork>(getRank(), type, outputs, number, event),
-      task, is_async, timeout);
+      c10::make_intrusive<QueuedWork>(getRank(), type, outputs.vec(), number,
+                                      event),
+      [this, act, timeout, to = outputs.vec(), from = inputs.vec()] {
+        act(Moves(*bytes_, getRank(), getSize(), timeout), to, from);
+      },
+      is_async, timeout);
   if (is_async) return work;
   work->wait();
   return options.asyncOp ? work : nullptr;
@@ -200,9 +205,10 @@ SharedMemory HostBackend::share(size_t bytes) {
   SharedMemory memory;
   c10d::BarrierOptions options;
   options.asyncOp = false;
-  run(OpType::UNKNOWN, {}, {}, options, [&memory, bytes](const Moves& moves) {
-    memory = SharedMemory(moves.share(bytes));
-  });
+  run(OpType::UNKNOWN, {}, {}, options,
+      [&memory, bytes](const Moves& moves, at::TensorList, at::TensorList) {
+        memory = SharedMemory(moves.share(bytes));
+      });
   return memory;
 }
 
@@ -230,7 +236,7 @@ HostBackend::WorkPtr HostBackend::endCoalescing() {
   messages_to_wait_for_.reset();
   // Collectives complete in order, so all are done when the last one is.
   works.push_back(run(OpType::COALESCED, {}, {}, c10d::BarrierOptions(),
-                      [](const Moves&) {}));
+                      [](const Moves&, at::TensorList, at::TensorList) {}));
   return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
 }
 
@@ -246,8 +252,9 @@ HostBackend::WorkPtr HostBackend::broadcast(
     check.output(tensor);
   }
   return run(OpType::BROADCAST, tensors, tensors, options,
-             [tensor, root = static_cast<int>(root)](const Moves& moves) {
-               moves.broadcast(tensor, root);
+             [root = static_cast<int>(root)](
+                 const Moves& moves, at::TensorList outputs, at::TensorList) {
+               moves.broadcast(outputs[0], root);
              });
 }
 
@@ -263,11 +270,11 @@ HostBackend::WorkPtr HostBackend::allreduce(
     check.output(tensor);
     check.reduction(tensor, options.reduceOp);
   }
-  return run(is_sparse ? OpType::_ALLREDUCE_SPARSE : OpType::ALLREDUCE, tensors,
-             tensors, options,
-             [tensor, op = options.reduceOp](const Moves& moves) {
-               moves.all_reduce(tensor, op);
-             });
+  return run(
+      is_sparse ? OpType::_ALLREDUCE_SPARSE : OpType::ALLREDUCE, tensors,
+      tensors, options,
+      [op = options.reduceOp](const Moves& moves, at::TensorList to,
+                              at::TensorList) { moves.all_reduce(to[0], op); });
 }
 
 HostBackend::WorkPtr HostBackend::allreduce_sparse(
@@ -283,8 +290,9 @@ HostBackend::WorkPtr HostBackend::allreduce_coalesced(
   check.outputs(tensors);
   check.reduction(tensors[0], options.reduceOp);
   return run(OpType::ALLREDUCE_COALESCED, tensors, tensors, options,
-             [tensors, op = options.reduceOp](const Moves& moves) {
-               for (const auto& tensor : tensors) moves.all_reduce(tensor, op);
+             [op = options.reduceOp](const Moves& moves, at::TensorList to,
+                                     at::TensorList) {
+               for (const auto& tensor : to) moves.all_reduce(tensor, op);
              });
 }
 
@@ -296,9 +304,9 @@ HostBackend::WorkPtr HostBackend::reduce(Tensors& tensors,
   check.output(tensor);
   check.reduction(tensor, options.reduceOp);
   return run(OpType::REDUCE, tensors, tensors, options,
-             [tensor, root = static_cast<int>(options.rootRank),
-              op = options.reduceOp](const Moves& moves) {
-               moves.reduce(tensor, root, op);
+             [root = static_cast<int>(options.rootRank), op = options.reduceOp](
+                 const Moves& moves, at::TensorList outputs, at::TensorList) {
+               moves.reduce(outputs[0], root, op);
              });
 }
 
@@ -310,16 +318,23 @@ HostBackend::WorkPtr HostBackend::allgather(
   check.input(input);
   check.outputs(parts);
   check.parts(parts, input);
-  return run(
-      OpType::ALLGATHER, parts, inputs, options,
-      [parts, input](const Moves& moves) { moves.all_gather(parts, input); });
+  return run(OpType::ALLGATHER, parts, inputs, options,
+             [](const Moves& moves, at::TensorList to, at::TensorList from) {
+               moves.all_gather(to, from[0]);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::AllgatherOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return allgather_into_tensor_coalesced(outputs, inputs, options);
+  const CallChecks check = checks("all_gather_into_tensor");
+  check.input(input);
+  check.output(output);
+  check.whole(output, input);
+  return run(OpType::_ALLGATHER_BASE, output, input, options,
+             [](const Moves& moves, at::TensorList to, at::TensorList from) {
+               moves.all_gather_into_tensor(to[0], from[0]);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::allgather_coalesced(
@@ -340,9 +355,9 @@ HostBackend::WorkPtr HostBackend::allgather_coalesced(
   }
   for (size_t i = 0; i < inputs.size(); ++i) check.parts(parts[i], inputs[i]);
   return run(OpType::ALLGATHER_COALESCED, inputs, inputs, options,
-             [parts, inputs](const Moves& moves) {
-               for (size_t i = 0; i < inputs.size(); ++i) {
-                 moves.all_gather(parts[i], inputs[i]);
+             [parts](const Moves& moves, at::TensorList, at::TensorList from) {
+               for (size_t i = 0; i < from.size(); ++i) {
+                 moves.all_gather(parts[i], from[i]);
                }
              });
 }
@@ -355,9 +370,9 @@ HostBackend::WorkPtr HostBackend::allgather_into_tensor_coalesced(
   check.outputs(outputs);
   for (size_t i = 0; i < inputs.size(); ++i) check.whole(outputs[i], inputs[i]);
   return run(OpType::_ALLGATHER_BASE, outputs, inputs, options,
-             [outputs, inputs](const Moves& moves) {
-               for (size_t i = 0; i < inputs.size(); ++i) {
-                 moves.all_gather_into_tensor(outputs[i], inputs[i]);
+             [](const Moves& moves, at::TensorList to, at::TensorList from) {
+               for (size_t i = 0; i < from.size(); ++i) {
+                 moves.all_gather_into_tensor(to[i], from[i]);
                }
              });
 }
@@ -372,8 +387,10 @@ HostBackend::WorkPtr HostBackend::gather(Lists& outputs, Tensors& inputs,
   check.outputs(parts);
   if (getRank() == options.rootRank) check.parts(parts, input);
   return run(OpType::GATHER, parts, inputs, options,
-             [parts, input, root = static_cast<int>(options.rootRank)](
-                 const Moves& moves) { moves.gather(parts, input, root); });
+             [root = static_cast<int>(options.rootRank)](
+                 const Moves& moves, at::TensorList to, at::TensorList from) {
+               moves.gather(to, from[0], root);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::scatter(Tensors& outputs, Lists& inputs,
@@ -388,8 +405,10 @@ HostBackend::WorkPtr HostBackend::scatter(Tensors& outputs, Lists& inputs,
     check.parts(parts, output);
   }
   return run(OpType::SCATTER, outputs, parts, options,
-             [output, parts, root = static_cast<int>(options.rootRank)](
-                 const Moves& moves) { moves.scatter(output, parts, root); });
+             [root = static_cast<int>(options.rootRank)](
+                 const Moves& moves, at::TensorList to, at::TensorList from) {
+               moves.scatter(to[0], from, root);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::reduce_scatter(
@@ -406,16 +425,25 @@ HostBackend::WorkPtr HostBackend::reduce_scatter(
   check.same_size(output, parts[static_cast<size_t>(getRank())]);
   check.reduction(output, options.reduceOp);
   return run(OpType::REDUCE_SCATTER, outputs, parts, options,
-             [output, parts, op = options.reduceOp](const Moves& moves) {
-               moves.reduce_scatter(output, parts, op);
+             [op = options.reduceOp](const Moves& moves, at::TensorList to,
+                                     at::TensorList from) {
+               moves.reduce_scatter(to[0], from, op);
              });
 }
 
 HostBackend::WorkPtr HostBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  const CallChecks check = checks("reduce_scatter_tensor");
+  check.output(output);
+  check.input(input);
+  check.whole(input, output);
+  check.reduction(output, options.reduceOp);
+  return run(OpType::_REDUCE_SCATTER_BASE, output, input, options,
+             [op = options.reduceOp](const Moves& moves, at::TensorList to,
+                                     at::TensorList from) {
+               moves.reduce_scatter_tensor(to[0], from[0], op);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
@@ -430,9 +458,10 @@ HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
     check.reduction(outputs[i], options.reduceOp);
   }
   return run(OpType::_REDUCE_SCATTER_BASE, outputs, inputs, options,
-             [outputs, inputs, op = options.reduceOp](const Moves& moves) {
-               for (size_t i = 0; i < outputs.size(); ++i) {
-                 moves.reduce_scatter_tensor(outputs[i], inputs[i], op);
+             [op = options.reduceOp](const Moves& moves, at::TensorList to,
+                                     at::TensorList from) {
+               for (size_t i = 0; i < to.size(); ++i) {
+                 moves.reduce_scatter_tensor(to[i], from[i], op);
                }
              });
 }
@@ -451,8 +480,8 @@ HostBackend::WorkPtr HostBackend::alltoall(
   const auto own = static_cast<size_t>(getRank());
   check.same_size(outputs[own], inputs[own]);
   return run(OpType::ALLTOALL, outputs, inputs, options,
-             [outputs, inputs](const Moves& moves) {
-               moves.all_to_all(outputs, inputs);
+             [](const Moves& moves, at::TensorList to, at::TensorList from) {
+               moves.all_to_all(to, from);
              });
 }
 
@@ -470,15 +499,18 @@ HostBackend::WorkPtr HostBackend::alltoall_base(
     return splits.empty() ? tensor.tensor_split(getSize(), 0)
                           : tensor.split_with_sizes(splits, 0);
   };
-  return run(
-      OpType::ALLTOALL_BASE, {output}, {input}, options,
-      [outputs = cut(output, output_splits), inputs = cut(input, input_splits)](
-          const Moves& moves) { moves.all_to_all(outputs, inputs); });
+  return run(OpType::ALLTOALL_BASE, output, input, options,
+             [to = cut(output, output_splits), from = cut(input, input_splits)](
+                 const Moves& moves, at::TensorList, at::TensorList) {
+               moves.all_to_all(to, from);
+             });
 }
 
 HostBackend::WorkPtr HostBackend::barrier(const c10d::BarrierOptions& options) {
   return run(OpType::BARRIER, {}, {}, options,
-             [](const Moves& moves) { moves.barrier(); });
+             [](const Moves& moves, at::TensorList, at::TensorList) {
+               moves.barrier();
+             });
 }
 
 HostBackend::WorkPtr HostBackend::send(Tensors& tensors, int to, int tag) {

@@ -176,9 +176,10 @@ class HostBackend final : public TorchBackend {
   /// Returns a title in the style of ProcessGroupGloo: "tcp:all_reduce".
   std::string title_of(c10d::OpType type) const;
 
-  /// Runs `act`, a function of a Moves, as a call with these tensors.
+  /// Runs `act`, a function of a Moves and of the two lists, as a call. Copies
+  /// the lists and `act` only if the call has to wait.
   template <class CallOptions, class Act>
-  WorkPtr run(c10d::OpType type, const Tensors& outputs, const Tensors& inputs,
+  WorkPtr run(c10d::OpType type, at::TensorList outputs, at::TensorList inputs,
               const CallOptions& options, const Act& act);
 
   MessagePtr new_message(c10d::OpType type, const at::Tensor& tensor) const;

@@ -21,7 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 
 class Results {
  public:
-  explicit Results(const std::vector<at::Tensor>& tensors) {
+  explicit Results(at::TensorList tensors) {
     for (const auto& tensor : tensors) {
       results_.emplace_back(tensor);
       bytes_.push_back(results_.back().bytes());
@@ -39,7 +39,7 @@ class Results {
 
 class Inputs {
  public:
-  explicit Inputs(const std::vector<at::Tensor>& tensors) {
+  explicit Inputs(at::TensorList tensors) {
     for (const auto& tensor : tensors) {
       tensors_.push_back(dense(tensor));
       bytes_.push_back(bytes_of_dense(tensors_.back()));
@@ -91,7 +91,7 @@ transport::Call call_of(transport::Operation operation,
   return call;
 }
 
-bool are_equally_long(const Tensors& tensors) {
+bool are_equally_long(at::TensorList tensors) {
   return std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
     return tensor.numel() == tensors[0].numel();
   });
@@ -157,7 +157,7 @@ void Moves::broadcast(const at::Tensor& tensor, int root) const {
   if (rank_ != root) result.write_back();
 }
 
-void Moves::all_gather(const Tensors& outputs, const at::Tensor& input) const {
+void Moves::all_gather(at::TensorList outputs, const at::Tensor& input) const {
   const at::Tensor own = dense(input);
   Results results(outputs);
   begin(Operation::kAllGather, input);
@@ -174,7 +174,7 @@ void Moves::all_gather_into_tensor(const at::Tensor& output,
   result.write_back();
 }
 
-void Moves::gather(const Tensors& outputs, const at::Tensor& input,
+void Moves::gather(at::TensorList outputs, const at::Tensor& input,
                    int root) const {
   const at::Tensor own = dense(input);
   Results results(outputs);
@@ -183,7 +183,7 @@ void Moves::gather(const Tensors& outputs, const at::Tensor& input,
   results.write_back();
 }
 
-void Moves::scatter(const at::Tensor& output, const Tensors& inputs,
+void Moves::scatter(const at::Tensor& output, at::TensorList inputs,
                     int root) const {
   Result result(output);
   const Inputs parts(inputs);
@@ -192,11 +192,11 @@ void Moves::scatter(const at::Tensor& output, const Tensors& inputs,
   result.write_back();
 }
 
-void Moves::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
+void Moves::reduce_scatter(const at::Tensor& output, at::TensorList inputs,
                            const c10d::ReduceOp& op) const {
   if (!are_equally_long(inputs)) return reduce_each(output, inputs, op);
   Result result(output);
-  Tensors terms = inputs;
+  Tensors terms = inputs.vec();
   if (is_premul(op)) {
     for (auto& term : terms) term = scaled(term, op);
   }
@@ -207,7 +207,7 @@ void Moves::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
   result.write_back();
 }
 
-void Moves::reduce_each(const at::Tensor& output, const Tensors& inputs,
+void Moves::reduce_each(const at::Tensor& output, at::TensorList inputs,
                         const c10d::ReduceOp& op) const {
   for (int root = 0; root < size_; ++root) {
     const at::Tensor& part = inputs[static_cast<size_t>(root)];
@@ -222,7 +222,7 @@ void Moves::reduce_scatter_tensor(const at::Tensor& output,
   reduce_scatter(output, dense(input).view({-1}).tensor_split(size_, 0), op);
 }
 
-void Moves::all_to_all(const Tensors& outputs, const Tensors& inputs) const {
+void Moves::all_to_all(at::TensorList outputs, at::TensorList inputs) const {
   Results results(outputs);
   const Inputs parts(inputs);
   // Sizes may differ between ranks, so they are not announced.

@@ -27,16 +27,16 @@ class Moves {
   void reduce(const at::Tensor& tensor, int root,
               const c10d::ReduceOp& op) const;
   void broadcast(const at::Tensor& tensor, int root) const;
-  void all_gather(const Tensors& outputs, const at::Tensor& input) const;
+  void all_gather(at::TensorList outputs, const at::Tensor& input) const;
   void all_gather_into_tensor(const at::Tensor& output,
                               const at::Tensor& input) const;
-  void gather(const Tensors& outputs, const at::Tensor& input, int root) const;
-  void scatter(const at::Tensor& output, const Tensors& inputs, int root) const;
-  void reduce_scatter(const at::Tensor& output, const Tensors& inputs,
+  void gather(at::TensorList outputs, const at::Tensor& input, int root) const;
+  void scatter(const at::Tensor& output, at::TensorList inputs, int root) const;
+  void reduce_scatter(const at::Tensor& output, at::TensorList inputs,
                       const c10d::ReduceOp& op) const;
   void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                              const c10d::ReduceOp& op) const;
-  void all_to_all(const Tensors& outputs, const Tensors& inputs) const;
+  void all_to_all(at::TensorList outputs, at::TensorList inputs) const;
   void barrier() const;
   /// Allocates memory of each rank, which all ranks map.
   std::shared_ptr<const std::vector<transport::RankMemory>> share(
@@ -50,7 +50,7 @@ class Moves {
              int root = -1, const c10d::ReduceOp* op = nullptr) const;
   /// Reduces each part of a reduce-scatter to its rank. For parts of different
   /// sizes.
-  void reduce_each(const at::Tensor& output, const Tensors& inputs,
+  void reduce_each(const at::Tensor& output, at::TensorList inputs,
                    const c10d::ReduceOp& op) const;
 
   transport::Transport& bytes_;

@@ -90,7 +90,7 @@ Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const ReduceOp& op,
                               bool async_op) const {
   c10d::AllreduceOptions options;
   options.reduceOp = op;
-  Tensors tensors{tensor};
+  Tensors tensors(1, tensor);
   auto work = call(OpType::ALLREDUCE, tensor, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.allreduce(tensors, options);
@@ -103,7 +103,7 @@ Work ProcessGroup::reduce(const torch::Tensor& tensor, int root,
   c10d::ReduceOptions options;
   options.reduceOp = op;
   options.rootRank = root;
-  Tensors tensors{tensor};
+  Tensors tensors(1, tensor);
   auto work = call(
       OpType::REDUCE, tensor, options, async_op,
       [&](c10d::Backend& backend) { return backend.reduce(tensors, options); });
@@ -114,7 +114,7 @@ Work ProcessGroup::broadcast(const torch::Tensor& tensor, int root,
                              bool async_op) const {
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  Tensors tensors{tensor};
+  Tensors tensors(1, tensor);
   auto work = call(OpType::BROADCAST, tensor, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.broadcast(tensors, options);
@@ -131,8 +131,8 @@ Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs,
                               const torch::Tensor& tensor,
                               bool async_op) const {
   c10d::AllgatherOptions options;
-  Lists lists{outputs};
-  Tensors inputs{tensor};
+  Lists lists(1, outputs);
+  Tensors inputs(1, tensor);
   auto work = call(OpType::ALLGATHER, tensor, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.allgather(lists, inputs, options);
@@ -149,7 +149,7 @@ Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output,
                    [&](c10d::Backend& backend) {
                      return backend._allgather_base(to, from, options);
                    });
-  return Work(std::move(work), {output});
+  return Work(std::move(work), Tensors(1, output));
 }
 
 Work ProcessGroup::gather(const torch::Tensor& tensor, int root,
@@ -165,7 +165,7 @@ Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs,
   options.rootRank = root;
   Lists lists;
   if (rank() == root) lists.push_back(outputs);
-  Tensors inputs{tensor};
+  Tensors inputs(1, tensor);
   auto work = call(OpType::GATHER, tensor, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.gather(lists, inputs, options);
@@ -180,7 +180,7 @@ Work ProcessGroup::scatter(const torch::Tensor& output,
   options.rootRank = root;
   Lists lists;
   if (rank() == root) lists.push_back(inputs);
-  Tensors outputs{output};
+  Tensors outputs(1, output);
   auto work = call(OpType::SCATTER, output, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.scatter(outputs, lists, options);
@@ -193,8 +193,8 @@ Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
                                   const ReduceOp& op, bool async_op) const {
   c10d::ReduceScatterOptions options;
   options.reduceOp = op;
-  Tensors outputs{output};
-  Lists lists{inputs};
+  Tensors outputs(1, output);
+  Lists lists(1, inputs);
   auto work = call(OpType::REDUCE_SCATTER, output, options, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.reduce_scatter(outputs, lists, options);
@@ -213,7 +213,7 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output,
                    [&](c10d::Backend& backend) {
                      return backend._reduce_scatter_base(to, from, options);
                    });
-  return Work(std::move(work), {output});
+  return Work(std::move(work), Tensors(1, output));
 }
 
 Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
@@ -242,7 +242,7 @@ Work ProcessGroup::all_to_all_single(const torch::Tensor& output,
                      return backend.alltoall_base(to, from, to_splits,
                                                   from_splits, options);
                    });
-  return Work(std::move(work), {output});
+  return Work(std::move(work), Tensors(1, output));
 }
 
 Work ProcessGroup::barrier(bool async_op) const {
@@ -270,12 +270,12 @@ int ProcessGroup::recv_any(const torch::Tensor& tensor, int tag) const {
 template <class Begin>
 Work ProcessGroup::message(OpType type, const torch::Tensor& tensor,
                            const Begin& begin) const {
-  Tensors tensors{tensor};
+  Tensors tensors(1, tensor);
   c10d::BarrierOptions unused;
   auto work =
       call(type, tensor, unused, /*async_op=*/true,
            [&](c10d::Backend& backend) { return begin(backend, tensors); });
-  return Work(std::move(work), {tensor});
+  return Work(std::move(work), Tensors(1, tensor));
 }
 
 Work ProcessGroup::isend(const torch::Tensor& tensor, int to, int tag) const {
