@@ -17,8 +17,6 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr const char* kModelAndData = "Model and data";
-
 /// Values of --data and of the options for a dataset.
 struct DataFlags {
   std::string data;

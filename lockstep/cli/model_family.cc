@@ -19,7 +19,7 @@ void ModelFamilies::add_model_option(CLI::App& app, std::string& model) const {
   for (const auto& family : families_) parts.push_back(family->models_help());
   add_choice(app, "--model", model, models(),
              fmt::format("{}", fmt::join(parts, "; ")))
-      ->group("Model and data");
+      ->group(kModelAndData);
 }
 
 void ModelFamilies::add_data_options(CLI::App& app, std::string& data,
@@ -32,7 +32,7 @@ void ModelFamilies::add_data_options(CLI::App& app, std::string& data,
   add_choice(app, "--data", data, names,
              fmt::format("{}", fmt::join(parts, "; ")))
       ->default_str(default_text)
-      ->group("Model and data");
+      ->group(kModelAndData);
   for (const auto& family : families_) family->add_data_options(app);
 }
 

@@ -21,6 +21,9 @@
 
 namespace lockstep::cli {
 
+/// Group of the options for models and data in the help.
+inline constexpr const char* kModelAndData = "Model and data";
+
 /// Values of the optimizer's options that are not given.
 struct OptimizerDefaults {
   tasks::OptimizerKind optimizer = tasks::OptimizerKind::kSgd;

@@ -24,8 +24,6 @@ using c10d::OpType;
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 /// Returns the name that c10d's functions in Python have for a call.
 const char* function_name(c10d::OpType type) {
   using enum c10d::OpType;
@@ -324,17 +322,28 @@ HostBackend::WorkPtr HostBackend::allgather(
              });
 }
 
+HostBackend::WorkPtr HostBackend::all_gather_into(
+    at::TensorList outputs, at::TensorList inputs,
+    const c10d::AllgatherOptions& options) {
+  const CallChecks check = checks("all_gather_into_tensor");
+  check.same_count("an output for each input", inputs.size(), outputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check.input(inputs[i]);
+    check.output(outputs[i]);
+    check.whole(outputs[i], inputs[i]);
+  }
+  return run(OpType::_ALLGATHER_BASE, outputs, inputs, options,
+             [](const Moves& moves, at::TensorList to, at::TensorList from) {
+               for (size_t i = 0; i < from.size(); ++i) {
+                 moves.all_gather_into_tensor(to[i], from[i]);
+               }
+             });
+}
+
 HostBackend::WorkPtr HostBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::AllgatherOptions& options) {
-  const CallChecks check = checks("all_gather_into_tensor");
-  check.input(input);
-  check.output(output);
-  check.whole(output, input);
-  return run(OpType::_ALLGATHER_BASE, output, input, options,
-             [](const Moves& moves, at::TensorList to, at::TensorList from) {
-               moves.all_gather_into_tensor(to[0], from[0]);
-             });
+  return all_gather_into(output, input, options);
 }
 
 HostBackend::WorkPtr HostBackend::allgather_coalesced(
@@ -364,17 +373,7 @@ HostBackend::WorkPtr HostBackend::allgather_coalesced(
 
 HostBackend::WorkPtr HostBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const CallChecks check = checks("all_gather_into_tensor");
-  check.same_count("an output for each input", inputs.size(), outputs.size());
-  check.inputs(inputs);
-  check.outputs(outputs);
-  for (size_t i = 0; i < inputs.size(); ++i) check.whole(outputs[i], inputs[i]);
-  return run(OpType::_ALLGATHER_BASE, outputs, inputs, options,
-             [](const Moves& moves, at::TensorList to, at::TensorList from) {
-               for (size_t i = 0; i < from.size(); ++i) {
-                 moves.all_gather_into_tensor(to[i], from[i]);
-               }
-             });
+  return all_gather_into(outputs, inputs, options);
 }
 
 HostBackend::WorkPtr HostBackend::gather(Lists& outputs, Tensors& inputs,
@@ -431,29 +430,14 @@ HostBackend::WorkPtr HostBackend::reduce_scatter(
              });
 }
 
-HostBackend::WorkPtr HostBackend::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input,
-    const c10d::ReduceScatterOptions& options) {
-  const CallChecks check = checks("reduce_scatter_tensor");
-  check.output(output);
-  check.input(input);
-  check.whole(input, output);
-  check.reduction(output, options.reduceOp);
-  return run(OpType::_REDUCE_SCATTER_BASE, output, input, options,
-             [op = options.reduceOp](const Moves& moves, at::TensorList to,
-                                     at::TensorList from) {
-               moves.reduce_scatter_tensor(to[0], from[0], op);
-             });
-}
-
-HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs,
+HostBackend::WorkPtr HostBackend::reduce_scatter_from(
+    at::TensorList outputs, at::TensorList inputs,
     const c10d::ReduceScatterOptions& options) {
   const CallChecks check = checks("reduce_scatter_tensor");
   check.same_count("an input for each output", outputs.size(), inputs.size());
-  check.outputs(outputs);
-  check.inputs(inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
+    check.output(outputs[i]);
+    check.input(inputs[i]);
     check.whole(inputs[i], outputs[i]);
     check.reduction(outputs[i], options.reduceOp);
   }
@@ -464,6 +448,18 @@ HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
                  moves.reduce_scatter_tensor(to[i], from[i], op);
                }
              });
+}
+
+HostBackend::WorkPtr HostBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
+  return reduce_scatter_from(output, input, options);
+}
+
+HostBackend::WorkPtr HostBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  return reduce_scatter_from(outputs, inputs, options);
 }
 
 HostBackend::WorkPtr HostBackend::alltoall(

@@ -182,6 +182,13 @@ class HostBackend final : public TorchBackend {
   WorkPtr run(c10d::OpType type, at::TensorList outputs, at::TensorList inputs,
               const CallOptions& options, const Act& act);
 
+  /// Several calls in one. In each output or input, the parts of the ranks
+  /// follow each other.
+  WorkPtr all_gather_into(at::TensorList outputs, at::TensorList inputs,
+                          const c10d::AllgatherOptions& options);
+  WorkPtr reduce_scatter_from(at::TensorList outputs, at::TensorList inputs,
+                              const c10d::ReduceScatterOptions& options);
+
   MessagePtr new_message(c10d::OpType type, const at::Tensor& tensor) const;
   /// Returns the function that the channel calls at the end of a message. It
   /// keeps the work alive until then.

@@ -16,8 +16,6 @@ namespace lockstep {
 /// tensor for each rank.
 class Moves {
  public:
-  using Tensors = std::vector<at::Tensor>;
-
   Moves(transport::Transport& bytes, int rank, int size,
         std::chrono::milliseconds timeout)
       : bytes_(bytes), rank_(rank), size_(size), timeout_(timeout) {}

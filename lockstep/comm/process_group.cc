@@ -60,16 +60,21 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const {
                         : c10::intrusive_ptr<c10d::Backend>(impl_->direct);
 }
 
-// `begin` calls a function of the backend that carries `place`, a tensor of the
-// call.
-template <class CallOptions, class Begin>
-c10::intrusive_ptr<c10d::Work> ProcessGroup::call(OpType type,
-                                                  const torch::Tensor& place,
-                                                  CallOptions& options,
-                                                  bool async_op,
-                                                  const Begin& begin) const {
+template <class CallOptions>
+CallOptions ProcessGroup::options_for(bool async_op) const {
+  CallOptions options;
   options.asyncOp = async_op;
   options.timeout = timeout();
+  return options;
+}
+
+// `begin` calls a function of the backend that carries `place`, a tensor of the
+// call.
+template <class Begin>
+c10::intrusive_ptr<c10d::Work> ProcessGroup::call(OpType type,
+                                                  const torch::Tensor& place,
+                                                  bool async_op,
+                                                  const Begin& begin) const {
   if (HostBackend* const carrier = impl_->carrier_of(place)) {
     return begin(*carrier);
   }
@@ -88,37 +93,37 @@ c10::intrusive_ptr<c10d::Work> ProcessGroup::call(OpType type,
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const ReduceOp& op,
                               bool async_op) const {
-  c10d::AllreduceOptions options;
+  auto options = options_for<c10d::AllreduceOptions>(async_op);
   options.reduceOp = op;
   Tensors tensors(1, tensor);
-  auto work = call(OpType::ALLREDUCE, tensor, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.allreduce(tensors, options);
-                   });
+  auto work =
+      call(OpType::ALLREDUCE, tensor, async_op, [&](c10d::Backend& backend) {
+        return backend.allreduce(tensors, options);
+      });
   return Work(std::move(work), std::move(tensors));
 }
 
 Work ProcessGroup::reduce(const torch::Tensor& tensor, int root,
                           const ReduceOp& op, bool async_op) const {
-  c10d::ReduceOptions options;
+  auto options = options_for<c10d::ReduceOptions>(async_op);
   options.reduceOp = op;
   options.rootRank = root;
   Tensors tensors(1, tensor);
   auto work = call(
-      OpType::REDUCE, tensor, options, async_op,
+      OpType::REDUCE, tensor, async_op,
       [&](c10d::Backend& backend) { return backend.reduce(tensors, options); });
   return Work(std::move(work), std::move(tensors));
 }
 
 Work ProcessGroup::broadcast(const torch::Tensor& tensor, int root,
                              bool async_op) const {
-  c10d::BroadcastOptions options;
+  auto options = options_for<c10d::BroadcastOptions>(async_op);
   options.rootRank = root;
   Tensors tensors(1, tensor);
-  auto work = call(OpType::BROADCAST, tensor, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.broadcast(tensors, options);
-                   });
+  auto work =
+      call(OpType::BROADCAST, tensor, async_op, [&](c10d::Backend& backend) {
+        return backend.broadcast(tensors, options);
+      });
   return Work(std::move(work), std::move(tensors));
 }
 
@@ -130,22 +135,22 @@ Work ProcessGroup::all_gather(const torch::Tensor& tensor,
 Work ProcessGroup::all_gather(const std::vector<torch::Tensor>& outputs,
                               const torch::Tensor& tensor,
                               bool async_op) const {
-  c10d::AllgatherOptions options;
+  auto options = options_for<c10d::AllgatherOptions>(async_op);
   Lists lists(1, outputs);
   Tensors inputs(1, tensor);
-  auto work = call(OpType::ALLGATHER, tensor, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.allgather(lists, inputs, options);
-                   });
+  auto work =
+      call(OpType::ALLGATHER, tensor, async_op, [&](c10d::Backend& backend) {
+        return backend.allgather(lists, inputs, options);
+      });
   return Work(std::move(work), std::move(lists[0]));
 }
 
 Work ProcessGroup::all_gather_into_tensor(const torch::Tensor& output,
                                           const torch::Tensor& input,
                                           bool async_op) const {
-  c10d::AllgatherOptions options;
+  auto options = options_for<c10d::AllgatherOptions>(async_op);
   torch::Tensor to = output, from = input;
-  auto work = call(OpType::_ALLGATHER_BASE, output, options, async_op,
+  auto work = call(OpType::_ALLGATHER_BASE, output, async_op,
                    [&](c10d::Backend& backend) {
                      return backend._allgather_base(to, from, options);
                    });
@@ -161,41 +166,41 @@ Work ProcessGroup::gather(const torch::Tensor& tensor, int root,
 Work ProcessGroup::gather(const std::vector<torch::Tensor>& outputs,
                           const torch::Tensor& tensor, int root,
                           bool async_op) const {
-  c10d::GatherOptions options;
+  auto options = options_for<c10d::GatherOptions>(async_op);
   options.rootRank = root;
   Lists lists;
   if (rank() == root) lists.push_back(outputs);
   Tensors inputs(1, tensor);
-  auto work = call(OpType::GATHER, tensor, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.gather(lists, inputs, options);
-                   });
+  auto work =
+      call(OpType::GATHER, tensor, async_op, [&](c10d::Backend& backend) {
+        return backend.gather(lists, inputs, options);
+      });
   return Work(std::move(work), outputs);
 }
 
 Work ProcessGroup::scatter(const torch::Tensor& output,
                            const std::vector<torch::Tensor>& inputs, int root,
                            bool async_op) const {
-  c10d::ScatterOptions options;
+  auto options = options_for<c10d::ScatterOptions>(async_op);
   options.rootRank = root;
   Lists lists;
   if (rank() == root) lists.push_back(inputs);
   Tensors outputs(1, output);
-  auto work = call(OpType::SCATTER, output, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.scatter(outputs, lists, options);
-                   });
+  auto work =
+      call(OpType::SCATTER, output, async_op, [&](c10d::Backend& backend) {
+        return backend.scatter(outputs, lists, options);
+      });
   return Work(std::move(work), std::move(outputs));
 }
 
 Work ProcessGroup::reduce_scatter(const torch::Tensor& output,
                                   const std::vector<torch::Tensor>& inputs,
                                   const ReduceOp& op, bool async_op) const {
-  c10d::ReduceScatterOptions options;
+  auto options = options_for<c10d::ReduceScatterOptions>(async_op);
   options.reduceOp = op;
   Tensors outputs(1, output);
   Lists lists(1, inputs);
-  auto work = call(OpType::REDUCE_SCATTER, output, options, async_op,
+  auto work = call(OpType::REDUCE_SCATTER, output, async_op,
                    [&](c10d::Backend& backend) {
                      return backend.reduce_scatter(outputs, lists, options);
                    });
@@ -206,10 +211,10 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output,
                                          const torch::Tensor& input,
                                          const ReduceOp& op,
                                          bool async_op) const {
-  c10d::ReduceScatterOptions options;
+  auto options = options_for<c10d::ReduceScatterOptions>(async_op);
   options.reduceOp = op;
   torch::Tensor to = output, from = input;
-  auto work = call(OpType::_REDUCE_SCATTER_BASE, output, options, async_op,
+  auto work = call(OpType::_REDUCE_SCATTER_BASE, output, async_op,
                    [&](c10d::Backend& backend) {
                      return backend._reduce_scatter_base(to, from, options);
                    });
@@ -219,11 +224,11 @@ Work ProcessGroup::reduce_scatter_tensor(const torch::Tensor& output,
 Work ProcessGroup::all_to_all(const std::vector<torch::Tensor>& outputs,
                               const std::vector<torch::Tensor>& inputs,
                               bool async_op) const {
-  c10d::AllToAllOptions options;
+  auto options = options_for<c10d::AllToAllOptions>(async_op);
   Tensors to = outputs, from = inputs;
   auto work =
       call(OpType::ALLTOALL, outputs.empty() ? torch::Tensor() : outputs[0],
-           options, async_op, [&](c10d::Backend& backend) {
+           async_op, [&](c10d::Backend& backend) {
              return backend.alltoall(to, from, options);
            });
   return Work(std::move(work), outputs);
@@ -234,22 +239,21 @@ Work ProcessGroup::all_to_all_single(const torch::Tensor& output,
                                      const std::vector<int64_t>& output_splits,
                                      const std::vector<int64_t>& input_splits,
                                      bool async_op) const {
-  c10d::AllToAllOptions options;
+  auto options = options_for<c10d::AllToAllOptions>(async_op);
   torch::Tensor to = output, from = input;
   std::vector<int64_t> to_splits = output_splits, from_splits = input_splits;
-  auto work = call(OpType::ALLTOALL_BASE, output, options, async_op,
-                   [&](c10d::Backend& backend) {
-                     return backend.alltoall_base(to, from, to_splits,
-                                                  from_splits, options);
-                   });
+  auto work = call(
+      OpType::ALLTOALL_BASE, output, async_op, [&](c10d::Backend& backend) {
+        return backend.alltoall_base(to, from, to_splits, from_splits, options);
+      });
   return Work(std::move(work), Tensors(1, output));
 }
 
 Work ProcessGroup::barrier(bool async_op) const {
-  c10d::BarrierOptions options;
-  return Work(
-      call(OpType::BARRIER, {}, options, async_op,
-           [&](c10d::Backend& backend) { return backend.barrier(options); }));
+  auto options = options_for<c10d::BarrierOptions>(async_op);
+  return Work(call(OpType::BARRIER, {}, async_op, [&](c10d::Backend& backend) {
+    return backend.barrier(options);
+  }));
 }
 
 void ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) const {
@@ -271,9 +275,8 @@ template <class Begin>
 Work ProcessGroup::message(OpType type, const torch::Tensor& tensor,
                            const Begin& begin) const {
   Tensors tensors(1, tensor);
-  c10d::BarrierOptions unused;
   auto work =
-      call(type, tensor, unused, /*async_op=*/true,
+      call(type, tensor, /*async_op=*/true,
            [&](c10d::Backend& backend) { return begin(backend, tensors); });
   return Work(std::move(work), Tensors(1, tensor));
 }

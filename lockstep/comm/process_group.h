@@ -199,10 +199,11 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<const Impl> impl);
 
  private:
-  template <class CallOptions, class Begin>
+  template <class CallOptions>
+  CallOptions options_for(bool async_op) const;
+  template <class Begin>
   c10::intrusive_ptr<c10d::Work> call(c10d::OpType type,
-                                      const torch::Tensor& place,
-                                      CallOptions& options, bool async_op,
+                                      const torch::Tensor& place, bool async_op,
                                       const Begin& begin) const;
   template <class Begin>
   Work message(c10d::OpType type, const torch::Tensor& tensor,

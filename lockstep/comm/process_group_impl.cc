@@ -21,6 +21,7 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/device_backends.h"
+#include "lockstep/comm/solo_transport.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
@@ -34,7 +35,6 @@
 #include "lockstep/tcp/mesh.h"
 #include "lockstep/tcp/point_to_point.h"
 #include "lockstep/tcp/tcp_transport.h"
-#include "lockstep/transport/solo_transport.h"
 
 namespace lockstep {
 namespace {
@@ -163,8 +163,8 @@ void check_device_types(const std::vector<std::string>& types) {
 
 ProcessGroup::Impl::Impl()
     : direct(c10::make_intrusive<HostBackend>(
-          nullptr, std::make_unique<transport::SoloTransport>(), 0, 1,
-          std::nullopt, HostBackend::Timeout())) {}
+          nullptr, std::make_unique<SoloTransport>(), 0, 1, std::nullopt,
+          HostBackend::Timeout())) {}
 
 ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                          int the_rank, int the_size, std::string master_addr,

@@ -17,8 +17,6 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr const char* kModelAndData = "Model and data";
-
 class LanguageFamily : public ModelFamily {
  public:
   std::string name() const override { return "language models"; }

@@ -1,16 +1,20 @@
-#include "lockstep/transport/solo_transport.h"
+#include "lockstep/comm/solo_transport.h"
 
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <utility>
 
-#include "lockstep/base/round_up.h"
+#include "lockstep/shm/segment.h"
 
-namespace lockstep::transport {
+namespace lockstep {
+
+using transport::Bytes;
+using transport::Call;
+using transport::ConstBytes;
+using transport::Milliseconds;
+using transport::RankMemory;
+using transport::Reduction;
+
 namespace {
-
-// The size of a page, at which the memory of a rank starts.
-constexpr size_t kPage = 4096;
 
 void copy(Bytes to, ConstBytes from) {
   if (from.empty() || to.data() == from.data()) return;
@@ -20,11 +24,11 @@ void copy(Bytes to, ConstBytes from) {
 }  // namespace
 
 void SoloTransport::begin(const Call& call, Milliseconds) {
-  check_root(call, 0, 1);
+  transport::check_root(call, 0, 1);
 }
 
 void SoloTransport::all_reduce(Bytes data, const Reduction& reduction) {
-  if (reduction.combine_scaled) scale(data, reduction);
+  if (reduction.combine_scaled) transport::scale(data, reduction);
 }
 
 void SoloTransport::reduce(Bytes, int, const Reduction&) {}
@@ -59,16 +63,12 @@ void SoloTransport::all_to_all(std::span<const Bytes> outputs,
 
 std::shared_ptr<const std::vector<RankMemory>> SoloTransport::share(
     size_t bytes, Milliseconds) {
-  const size_t room = round_up(bytes + 1, kPage);
-  std::shared_ptr<std::byte> memory(
-      static_cast<std::byte*>(std::aligned_alloc(kPage, room)), std::free);
-  if (!memory) throw std::bad_alloc();
-  std::memset(memory.get(), 0, room);
+  auto segment = shm::Segment::create(bytes);
+  const Bytes used = segment->bytes().first(bytes);
   return std::make_shared<const std::vector<RankMemory>>(
-      std::vector<RankMemory>{
-          {.owner = memory, .bytes = {memory.get(), bytes}}});
+      std::vector<RankMemory>{{.owner = std::move(segment), .bytes = used}});
 }
 
 void SoloTransport::abort(const std::string&) noexcept {}
 
-}  // namespace lockstep::transport
+}  // namespace lockstep
