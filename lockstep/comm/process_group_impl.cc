@@ -301,10 +301,30 @@ void ProcessGroup::Impl::check_home() const {
   }
 }
 
-std::vector<tcp::Socket> ProcessGroup::Impl::connect_tcp() const {
+bool ProcessGroup::Impl::wants_encryption() const {
+  const bool is_gloos = env("GLOO_DEVICE_TRANSPORT") == "TCP_TLS";
+  const bool is_wanted = env_flag("LOCKSTEP_ENCRYPT").value_or(is_gloos);
+  if (!is_wanted || rank != 0) return is_wanted;
+  if (is_gloos && env("GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT")) {
+    log_warning("comm",
+                "connections are encrypted with keys from the job's store; the "
+                "certificates of GLOO_DEVICE_TRANSPORT_TCP_TLS_* are not used");
+  }
+  if (tcp_store_of(*store)) {
+    log_warning("comm",
+                "the ranks meet in PyTorch's TCPStore, through which the keys "
+                "of their encrypted connections pass unencrypted; start the "
+                "job with lockstep run");
+  }
+  return is_wanted;
+}
+
+std::vector<store::SecureSocket> ProcessGroup::Impl::connect_tcp() const {
   const std::string address = tcp::local_address_towards(
       local_size == size ? store::loopback_host() : master_addr_);
-  tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""));
+  tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""),
+                         wants_encryption() ? tcp::Listener::Data::kEncrypted
+                                            : tcp::Listener::Data::kPlain);
   const auto announcements = all_gather_text(listener.announcement());
   return listener.connect(rank, announcements,
                           std::chrono::steady_clock::now() + timeout,

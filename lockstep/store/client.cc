@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <poll.h>
+#include <span>
 #include <sys/socket.h>
 #include <utility>
 
@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/out_of_resources.h"
+#include "lockstep/store/secure_socket.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/store/wire.h"
 
@@ -62,12 +63,6 @@ void check(const Request& request) {
   }
 }
 
-[[noreturn]] void fail_gone() {
-  throw Disconnected({.code = ErrorCode::kStoreUnreachable,
-                      .what = "the store is gone",
-                      .got = std::strerror(errno)});
-}
-
 }  // namespace
 
 // The client's end of one connection. One thread may use it at a time. It can't
@@ -85,21 +80,22 @@ class Client::Link {
   // Returns false if the server has closed the connection.
   bool is_alive() const;
   std::string own_host() const {
-    return SocketAddress::from_socket(socket_.get()).host();
+    return SocketAddress::from_socket(socket_.fd()).host();
   }
   SocketAddress address() const {
-    return SocketAddress::from_peer(socket_.get());
+    return SocketAddress::from_peer(socket_.fd());
   }
   const Token& incarnation() const { return incarnation_; }
 
  private:
-  void send(std::string_view bytes, Time deadline);
+  void send(const std::string& body, Time deadline);
   std::string receive(Time deadline);
-  void wait_for(short event, Time deadline) const;
+  // Waits until a call on the socket that had this outcome can be repeated.
+  // Throws if it can't.
+  void wait_after(SecureSocket::Outcome outcome, Time deadline) const;
 
-  FileDescriptor socket_;
-  FrameReader in_{kMaxHandshakeBytes};
-  std::optional<Session> session_;
+  SecureSocket socket_;
+  FrameReader in_{kMaxHelloBytes};
   Token incarnation_{};
   const Limits limits_{};
 };
@@ -114,99 +110,100 @@ struct Client::Channel {
 
 Client::Link::Link(FileDescriptor socket, const ClientOptions& options,
                    const Token& channel, Time deadline)
-    : socket_(std::move(socket)) {
+    : socket_(SecureSocket::client(std::move(socket), options.who.key_name(),
+                                   options.key)) {
   const Identity& who = options.who;
-  const std::string hello = encode(
-      Hello{.identity = who, .channel = channel, .nonce = random_nonce()});
-  send(framed(hello), deadline);
-  const std::string answer = receive(deadline);
-  const Challenge challenge = decode_challenge(answer);
-  if (challenge.version != kProtocolVersion) {
-    throw CommError(
-        {.code = ErrorCode::kStoreProtocol,
-         .what = "the job's store is of another version of Lockstep",
-         .expected = fmt::format("protocol {}", kProtocolVersion),
-         .got = std::to_string(challenge.version),
-         .fix = "use the same version on all nodes"});
+  for (;;) {
+    const auto outcome = socket_.shake_hands();
+    if (outcome == SecureSocket::Outcome::kDone) break;
+    if (outcome == SecureSocket::Outcome::kRefused) {
+      throw CommError(
+          {.code = ErrorCode::kBadSecret,
+           .what = "the store at " + address().text() + " and " + who.text() +
+                   " know different secrets",
+           .expected = "a server with the job's secret",
+           .got = "one with another secret, or none",
+           .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; "
+                  "is another job or program at this port?"});
+    }
+    wait_after(outcome, deadline);
   }
-  const Handshake handshake(options.key, hello, answer);
-  send(framed(handshake.proof()), deadline);
-  const auto reply = handshake.decode_admission_reply(receive(deadline));
-  if (!reply) {
-    throw CommError(
-        {.code = ErrorCode::kBadSecret,
-         .what = "the store at " +
-                 SocketAddress::from_peer(socket_.get()).text() + " and " +
-                 who.text() + " know different secrets",
-         .expected = "a server with the job's secret",
-         .got = "one with another secret",
-         .fix = "give the same --secret-file (LOCKSTEP_SECRET_FILE) to all; is "
-                "another job or program at this port?"});
+  send(encode(Hello{.identity = who, .channel = channel}), deadline);
+  const AdmissionReply reply = decode_admission_reply(receive(deadline));
+  if (reply.admission != Admission::kWelcome) {
+    const bool is_other = reply.admission == Admission::kOtherVersion;
+    throw Refused(
+        reply.admission,
+        {.code = ErrorCode::kStoreRefused,
+         .what = "the job's store refused " + who.text(),
+         .got = reply.reason,
+         .fix =
+             is_other ? "use the same version of Lockstep on all nodes" : ""});
   }
-  if (reply->admission != Admission::kWelcome) {
-    throw Refused(reply->admission,
-                  {.code = ErrorCode::kStoreRefused,
-                   .what = "the job's store refused " + who.text(),
-                   .got = reply->reason});
-  }
-  incarnation_ = reply->incarnation;
-  session_ = handshake.client_session();
+  incarnation_ = reply.incarnation;
   in_.set_most(limits_.message_bytes());
 }
 
 Reply Client::Link::ask(const Request& request, Time deadline) {
-  send(session_->seal(encode(request)), deadline);
-  const std::string frame = receive(deadline);
-  return decode_reply(session_->open(frame), limits_);
+  send(encode(request), deadline);
+  return decode_reply(receive(deadline), limits_);
 }
 
 bool Client::Link::is_alive() const {
-  pollfd ready{socket_.get(), POLLIN | POLLRDHUP, 0};
+  pollfd ready{socket_.fd(), POLLIN | POLLRDHUP, 0};
   return ::poll(&ready, 1, 0) == 0;
 }
 
-void Client::Link::send(std::string_view bytes, Time deadline) {
-  while (!bytes.empty()) {
-    const ssize_t put =
-        ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (put > 0) {
-      bytes.remove_prefix(static_cast<size_t>(put));
-    } else if (errno == EAGAIN) {
-      wait_for(POLLOUT, deadline);
-    } else if (errno != EINTR) {
-      fail_gone();
+void Client::Link::send(const std::string& body, Time deadline) {
+  const std::string frame = framed(body);
+  auto rest = std::as_bytes(std::span(frame));
+  while (!rest.empty()) {
+    size_t put = 0;
+    const auto outcome = socket_.write(rest, put);
+    if (outcome == SecureSocket::Outcome::kDone) {
+      rest = rest.subspan(put);
+    } else {
+      wait_after(outcome, deadline);
     }
   }
 }
 
 std::string Client::Link::receive(Time deadline) {
-  std::array<char, 65536> buffer;
-  std::string frame;
-  while (!in_.next(frame)) {
-    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (got > 0) {
-      in_.add({buffer.data(), static_cast<size_t>(got)});
-    } else if (got == 0) {
-      throw Disconnected({.code = ErrorCode::kStoreUnreachable,
-                          .what = "the store closed the connection"});
-    } else if (errno == EAGAIN) {
-      wait_for(POLLIN, deadline);
-    } else if (errno != EINTR) {
-      fail_gone();
+  std::array<std::byte, 16384> buffer;
+  std::string body;
+  while (!in_.next(body)) {
+    size_t got = 0;
+    const auto outcome = socket_.read(buffer, got);
+    if (outcome == SecureSocket::Outcome::kDone) {
+      in_.add({reinterpret_cast<const char*>(buffer.data()), got});
+    } else {
+      wait_after(outcome, deadline);
     }
   }
-  return frame;
+  return body;
 }
 
-void Client::Link::wait_for(short event, Time deadline) const {
-  pollfd ready{socket_.get(), event, 0};
+void Client::Link::wait_after(SecureSocket::Outcome outcome,
+                              Time deadline) const {
+  if (outcome == SecureSocket::Outcome::kClosed) {
+    throw Disconnected({.code = ErrorCode::kStoreUnreachable,
+                        .what = "the store closed the connection"});
+  }
+  if (outcome == SecureSocket::Outcome::kRefused) {
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "bytes on a connection of the store are not what "
+                             "the server sent",
+                     .got = "altered, repeated or injected ones"});
+  }
+  const bool is_write = outcome == SecureSocket::Outcome::kWantsWrite;
+  pollfd ready{socket_.fd(), is_write ? short{POLLOUT} : short{POLLIN}, 0};
   const int found = ::poll(&ready, 1, poll_timeout_ms(deadline));
   if (found < 0 && errno == EINTR) return;
-  if (found <= 0 && std::chrono::steady_clock::now() >= deadline) {
+  if (found <= 0 && Clock::now() >= deadline) {
     // The connection is reset when it is closed. The server takes an orderly
     // end for the end of this process.
     const linger reset{.l_onoff = 1, .l_linger = 0};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    ::setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     throw TimedOut({.code = ErrorCode::kStoreUnreachable,
                     .what = "the store did not answer in time"});
   }
@@ -260,7 +257,8 @@ std::unique_ptr<Client::Link> Client::connect(const Token& channel,
                            "{}",
                            options_.host, options_.port),
        .got = problem,
-       .fix = "check that its server runs, and its address"});
+       .fix = "check that its server runs, its address, and that it is of the "
+              "same version of Lockstep"});
 }
 
 std::unique_ptr<Client::Channel> Client::take() {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/handshake.h"
+#include "lockstep/store/hello.h"
 #include "lockstep/store/message.h"
 #include "lockstep/store/socket_address.h"
 

@@ -12,16 +12,20 @@ std::string Identity::text() const {
   return role == Role::kAgent ? known : fmt::format("rank {}, {}", rank, known);
 }
 
+std::string Identity::key_name() const {
+  if (role == Role::kAgent) return "agent";
+  return fmt::format("rank {} of round {} of {}", rank, round, run_id);
+}
+
 JobSecret::JobSecret(std::string_view bytes)
     : root_(derived(Key(), {"lockstep job secret", bytes})) {}
 
-JobSecret JobSecret::random() { return JobSecret(as_text(random_nonce())); }
+JobSecret JobSecret::random() {
+  return JobSecret(as_text(Key::random().bytes()));
+}
 
-Key JobSecret::key_of(const Identity& identity) const {
-  if (identity.role == Role::kAgent) return derived(root_, {"agent"});
-  return derived(root_,
-                 {"worker", identity.run_id, std::to_string(identity.round),
-                  std::to_string(identity.rank)});
+Key JobSecret::key_named(std::string_view name) const {
+  return derived(root_, {name});
 }
 
 }  // namespace lockstep::store

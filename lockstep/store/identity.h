@@ -22,6 +22,9 @@ struct Identity {
   int round = 0;  ///< the job's attempt
 
   std::string text() const;  ///< "rank 3, node1 (pid 12)", printable
+  /// Returns the name of the key with which it proves itself: that of all
+  /// agents, or that of one rank in one round of one job.
+  std::string key_name() const;
 };
 
 /// The secret that all agents of a job know. Workers get only keys that are
@@ -32,10 +35,11 @@ class JobSecret {
   explicit JobSecret(std::string_view bytes);
   static JobSecret random();
 
-  /// Returns the key with which `identity` proves itself. A worker's key is
-  /// valid for one rank in one round of one job, and reveals nothing about the
-  /// secret.
-  Key key_of(const Identity& identity) const;
+  /// Returns the key of that name, which reveals nothing about the secret.
+  Key key_named(std::string_view name) const;
+  Key key_of(const Identity& identity) const {
+    return key_named(identity.key_name());
+  }
 
  private:
   Key root_;

@@ -101,9 +101,9 @@ std::string private_folder() {
 }
 
 void write_secret(const std::string& path) {
-  const Digest bytes = random_nonce();
+  const Key secret = Key::random();
   std::string text;
-  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  for (const uint8_t byte : secret.bytes()) text += fmt::format("{:02x}", byte);
   std::string temporary = path + ".XXXXXX";
   const FileDescriptor file(::mkostemp(temporary.data(), O_CLOEXEC));
   const bool is_written =

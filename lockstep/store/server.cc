@@ -24,6 +24,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/printable.h"
 #include "lockstep/store/store_connection.h"
 #include "lockstep/store/store_service.h"
 
@@ -117,7 +118,7 @@ class Server::Loop {
   void read_requests(Connection& connection, Time now);
   void on_frame(Connection& connection, const std::string& body, Time now);
   void on_hello(Connection& connection, const std::string& body);
-  void on_proof(Connection& connection, const std::string& body);
+  AdmissionReply admit(Connection& connection, const Hello& hello);
   void on_request(Connection& connection, const Request& request, Time now);
   // Closes the connection that the same channel had before.
   void close_former(const Connection& connection);
@@ -252,8 +253,11 @@ void Server::Loop::accept_some(int listener, Time now) {
       close_oldest_unauthenticated("too many connections without a handshake");
     }
     const Number number = next_number_++;
+    const auto find_key = [this](std::string_view name) {
+      return options_.secret.key_named(name);
+    };
     auto connection =
-        std::make_unique<Connection>(number, std::move(socket), now);
+        std::make_unique<Connection>(number, std::move(socket), find_key, now);
     connection->watched_events = EPOLLIN | EPOLLRDHUP;
     watch(epoll_.get(), EPOLL_CTL_ADD, connection->fd(),
           connection->watched_events, number);
@@ -395,12 +399,9 @@ void Server::Loop::on_frame(Connection& connection, const std::string& body,
   switch (connection.stage) {
     case Connection::Stage::kHello:
       return on_hello(connection, body);
-    case Connection::Stage::kProof:
-      return on_proof(connection, body);
     case Connection::Stage::kOpen:
-      return on_request(
-          connection,
-          decode_request(connection.session->open(body), options_.limits), now);
+      return on_request(connection, decode_request(body, options_.limits), now);
+    case Connection::Stage::kHandshake:
     case Connection::Stage::kLeaving:
       return;
   }
@@ -408,36 +409,14 @@ void Server::Loop::on_frame(Connection& connection, const std::string& body,
 
 void Server::Loop::on_hello(Connection& connection, const std::string& body) {
   const Hello hello = decode_hello(body);
-  const std::string challenge = encode(Challenge{.nonce = random_nonce()});
-  connection.put_frame(challenge);
-  if (hello.version != kProtocolVersion) {
-    // The client finds the server's version in the challenge.
-    connection.stage = Connection::Stage::kLeaving;
-    return;
-  }
-  connection.who = hello.identity;
-  connection.channel = hello.channel;
-  connection.handshake.emplace(options_.secret.key_of(connection.who), body,
-                               challenge);
-  connection.stage = Connection::Stage::kProof;
-}
-
-void Server::Loop::on_proof(Connection& connection, const std::string& body) {
-  if (!connection.handshake->is_proof(body)) {
-    refusals_.add(connection.address(), "it does not know the job's secret");
-    connection.put_frame(encode_wrong_proof());
-    connection.stage = Connection::Stage::kLeaving;
-    return;
-  }
-  const AdmissionReply reply = service_.admit(connection.who);
-  connection.put_frame(connection.handshake->encode(reply));
+  const AdmissionReply reply = admit(connection, hello);
+  connection.put(encode(reply));
   if (reply.admission != Admission::kWelcome) {
-    refusals_.add(connection.who.text() + " at " + connection.address(),
+    refusals_.add(hello.identity.text() + " at " + connection.address(),
                   reply.reason);
     connection.stage = Connection::Stage::kLeaving;
     return;
   }
-  connection.session = connection.handshake->server_session();
   connection.set_most_bytes(options_.limits.message_bytes());
   connection.stage = Connection::Stage::kOpen;
   unauthenticated_.erase(connection.number());
@@ -447,21 +426,38 @@ void Server::Loop::on_proof(Connection& connection, const std::string& body) {
   }
 }
 
+AdmissionReply Server::Loop::admit(Connection& connection, const Hello& hello) {
+  if (hello.version != kProtocolVersion) {
+    return {.admission = Admission::kOtherVersion,
+            .reason = fmt::format("protocol {} is spoken here, and not {}",
+                                  kProtocolVersion, hello.version)};
+  }
+  if (hello.identity.key_name() != connection.key_name()) {
+    throw CommError({.code = ErrorCode::kStoreProtocol,
+                     .what = "a client claims to be another than it proved",
+                     .expected = printable_ascii(connection.key_name()),
+                     .got = hello.identity.text()});
+  }
+  connection.who = hello.identity;
+  connection.channel = hello.channel;
+  return service_.admit(connection.who);
+}
+
 void Server::Loop::on_request(Connection& connection, const Request& request,
                               Time now) {
   const bool may_wait = request.operation == Operation::kGet ||
                         request.operation == Operation::kWait;
   if (may_wait && !service_.has_all(connection.who, request)) {
     if (request.wait_ms == 0) {
-      return connection.put_reply({.status = Status::kTimeout});
+      return connection.put(encode({.status = Status::kTimeout}));
     }
     connection.waiting = request;
     connection.deadline = now + std::chrono::milliseconds(request.wait_ms);
     waiters_.insert({connection.deadline, connection.number()});
     return;
   }
-  connection.put_reply(
-      service_.answer(connection.who, connection.channel, request));
+  connection.put(
+      encode(service_.answer(connection.who, connection.channel, request)));
   switch (request.operation) {
     case Operation::kBeginRound:
       return close_stale_workers();
@@ -491,7 +487,7 @@ void Server::Loop::wake_waiters() {
 void Server::Loop::end_wait(Connection& connection, const Reply& reply) {
   waiters_.erase({connection.deadline, connection.number()});
   connection.waiting.reset();
-  connection.put_reply(reply);
+  connection.put(encode(reply));
   attend(connection);
 }
 

@@ -31,8 +31,8 @@ struct ServerOptions {
 /// The server of a job's store. Keys and values are in the memory of this
 /// process. One thread serves them to the job's agents and workers.
 ///
-/// A connection that does not prove the job's secret in time is closed, and
-/// uses at most a few KiB until then. A client that proves it may read and
+/// A connection that does not prove the job's secret in time is closed. Until
+/// then, it can send a few KiB. A client that proves it may read and
 /// write keys, and nothing else. Agents and workers have separate tables, so a
 /// worker can't name a key of the agents. When the next round begins, the
 /// workers' table is cleared and their connections are closed.

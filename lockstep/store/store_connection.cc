@@ -1,10 +1,12 @@
 #include "lockstep/store/store_connection.h"
 
 #include <array>
-#include <cerrno>
 #include <netinet/tcp.h>
+#include <span>
 #include <sys/socket.h>
+#include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/store/socket_address.h"
 
 namespace lockstep::store {
@@ -26,34 +28,62 @@ void notice_a_lost_host(int fd) {
 
 }  // namespace
 
-Connection::Connection(Number number, FileDescriptor socket, Time now)
+Connection::Connection(Number number, FileDescriptor socket,
+                       SecureSocket::FindKey find_key, Time now)
     : number_(number),
-      socket_(std::move(socket)),
-      address_(SocketAddress::from_peer(socket_.get()).text()),
+      socket_(SecureSocket::server(std::move(socket), std::move(find_key))),
+      address_(SocketAddress::from_peer(fd()).text()),
       since_(now),
-      in_(kMaxHandshakeBytes) {
+      in_(kMaxHelloBytes) {
   notice_a_lost_host(fd());
 }
 
-bool Connection::read_some() {
-  std::array<char, 65536> buffer;
-  // A client that has not yet proven its key may only send a few bytes.
-  const size_t most = session ? buffer.size() : 2 * kMaxHandshakeBytes;
-  const ssize_t got = ::recv(fd(), buffer.data(), most, 0);
-  if (got > 0) {
-    in_.add({buffer.data(), static_cast<size_t>(got)});
-    return true;
+bool Connection::shake_hands() {
+  const auto outcome = socket_.shake_hands();
+  wants_write_ = outcome == SecureSocket::Outcome::kWantsWrite;
+  if (outcome == SecureSocket::Outcome::kDone) stage = Stage::kHello;
+  if (outcome == SecureSocket::Outcome::kRefused) {
+    throw CommError({.code = ErrorCode::kBadSecret,
+                     .what = "it does not know the job's secret, or is no "
+                             "client of this version of Lockstep"});
   }
-  return got < 0 && (errno == EAGAIN || errno == EINTR);
+  return outcome != SecureSocket::Outcome::kClosed;
+}
+
+bool Connection::read_some() {
+  if (stage == Stage::kHandshake) {
+    if (!shake_hands()) return false;
+    if (stage == Stage::kHandshake) return true;
+  }
+  // The size of a record of TLS. OpenSSL keeps nothing that has arrived, so
+  // epoll knows of the rest.
+  std::array<std::byte, 16384> buffer;
+  size_t got = 0;
+  switch (socket_.read(buffer, got)) {
+    case SecureSocket::Outcome::kDone:
+      in_.add({reinterpret_cast<const char*>(buffer.data()), got});
+      return true;
+    case SecureSocket::Outcome::kClosed:
+      return false;
+    case SecureSocket::Outcome::kRefused:
+      throw CommError({.code = ErrorCode::kStoreProtocol,
+                       .what = "bytes on a connection of the store are not "
+                               "what the client sent",
+                       .got = "altered, repeated or injected ones"});
+    default:
+      return true;
+  }
 }
 
 bool Connection::write_some() {
+  if (stage == Stage::kHandshake) return !wants_write_ || shake_hands();
   while (has_output()) {
-    const ssize_t put = ::send(fd(), out_.data() + written_,
-                               out_.size() - written_, MSG_NOSIGNAL);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return errno == EAGAIN;
-    written_ += static_cast<size_t>(put);
+    const auto rest = std::as_bytes(std::span(out_)).subspan(written_);
+    size_t put = 0;
+    const auto outcome = socket_.write(rest, put);
+    if (outcome == SecureSocket::Outcome::kWantsWrite) return true;
+    if (outcome != SecureSocket::Outcome::kDone) return false;
+    written_ += put;
   }
   out_.clear();
   written_ = 0;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/store/handshake.h"
+#include "lockstep/store/hello.h"
 #include "lockstep/store/message.h"
 
 namespace lockstep::store {

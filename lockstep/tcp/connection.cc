@@ -11,13 +11,10 @@
 #include <sys/uio.h>
 #include <utility>
 
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-
-#include "lockstep/base/blocked_sigpipe.h"
-
 namespace lockstep::tcp {
 namespace {
+
+using Outcome = store::SecureSocket::Outcome;
 
 // Limits of one system call: a header and some segments. Data that has arrived
 // is then summed while it is in the cache.
@@ -35,16 +32,10 @@ bool is_transient(int error) {
          error == ENOBUFS;
 }
 
-/// Returns whether a call on `ssl` that returned `result` may be repeated
-/// later.
-bool is_transient(ssl_st& ssl, int result) {
-  const int error = SSL_get_error(&ssl, result);
-  return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
-}
-
 }  // namespace
 
-Connection::Connection(Socket socket) : socket_(std::move(socket)) {
+Connection::Connection(store::SecureSocket socket)
+    : socket_(std::move(socket)) {
   const int flags = ::fcntl(fd(), F_GETFL);
   ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
   const int on = 1;
@@ -97,7 +88,7 @@ void Connection::redirect_receives(std::vector<std::byte>& scratch) {
 }
 
 Connection::Progress Connection::send_some() {
-  if (socket_.ssl && !sends_.empty()) return send_encrypted();
+  if (socket_.is_encrypted() && !sends_.empty()) return send_encrypted();
   std::array<iovec, kPieces> pieces;
   size_t count = 0, asked = 0;
   for (const auto& bytes : sends_) {
@@ -131,7 +122,7 @@ void Connection::drop_sent(size_t sent) {
 }
 
 Connection::Progress Connection::receive_some() {
-  if (socket_.ssl && !receives_.empty()) return receive_encrypted();
+  if (socket_.is_encrypted() && !receives_.empty()) return receive_encrypted();
   std::array<iovec, kPieces> pieces;
   size_t count = 0, asked = 0;
   for (const Receive& receive : receives_) {
@@ -169,36 +160,34 @@ void Connection::finish_received(size_t received) {
 }
 
 Connection::Progress Connection::send_encrypted() {
-  const BlockedSigpipe blocked;  // OpenSSL writes with write()
-  const auto bytes = sends_.front();
   size_t sent = 0;
-  ERR_clear_error();
-  const int result =
-      SSL_write_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &sent);
-  if (result != 1) {
-    if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
-    is_full_ = true;
-    return Progress::kNone;
+  switch (socket_.write(sends_.front(), sent)) {
+    case Outcome::kDone:
+      drop_sent(sent);
+      return Progress::kSome;
+    case Outcome::kWantsRead:
+    case Outcome::kWantsWrite:
+      is_full_ = true;
+      return Progress::kNone;
+    default:
+      return Progress::kClosed;
   }
-  drop_sent(sent);
-  return Progress::kSome;
 }
 
 Connection::Progress Connection::receive_encrypted() {
-  const BlockedSigpipe blocked;  // OpenSSL may write a reply
-  const auto bytes = receives_.front().bytes;
   size_t received = 0;
-  ERR_clear_error();
-  const int result =
-      SSL_read_ex(socket_.ssl.get(), bytes.data(), bytes.size(), &received);
-  if (result != 1) {
-    if (!is_transient(*socket_.ssl, result)) return Progress::kClosed;
-    // Set only here, because OpenSSL may hold bytes that poll() does not see.
-    is_drained_ = true;
-    return Progress::kNone;
+  switch (socket_.read(receives_.front().bytes, received)) {
+    case Outcome::kDone:
+      finish_received(received);
+      return Progress::kSome;
+    case Outcome::kWantsRead:
+    case Outcome::kWantsWrite:
+      // Set only here, because TLS may hold bytes that poll() does not see.
+      is_drained_ = true;
+      return Progress::kNone;
+    default:
+      return Progress::kClosed;
   }
-  finish_received(received);
-  return Progress::kSome;
 }
 
 void Connection::set_ready(short events) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/tcp/tls.h"
+#include "lockstep/store/secure_socket.h"
 
 namespace lockstep::tcp {
 
@@ -20,10 +20,10 @@ class Connection {
  public:
   Connection() = default;
   /// Makes `socket` non-blocking and sets TCP_NODELAY.
-  explicit Connection(Socket socket);
+  explicit Connection(store::SecureSocket socket);
 
-  bool is_open() const { return socket_.fd.is_open(); }
-  int fd() const { return socket_.fd.get(); }
+  bool is_open() const { return socket_.is_open(); }
+  int fd() const { return socket_.fd(); }
 
   /// Queues a send. `bytes` must not change until they are sent.
   void queue_send(std::span<const std::byte> bytes);
@@ -77,7 +77,7 @@ class Connection {
   Progress send_encrypted();
   Progress receive_encrypted();
 
-  Socket socket_;
+  store::SecureSocket socket_;
   std::deque<std::span<const std::byte>> sends_;
   std::deque<Receive> receives_;
   bool is_full_ = false;

@@ -18,227 +18,154 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/store/socket_address.h"
-#include "lockstep/tcp/tls.h"
 #include "lockstep/transport/call.h"
 
 namespace lockstep::tcp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using store::Digest;
+using std::chrono::milliseconds;
+using store::SecureSocket;
+using Outcome = SecureSocket::Outcome;
 
-// Limit on open connections without a proof.
-constexpr size_t kMaxUnauthenticatedPeers = 64;
+// Limit on open connections of strangers. The other ranks come on top.
+constexpr size_t kMaxStrangers = 64;
+constexpr milliseconds kAskEvery{500};
+// Pause before a rank connects again to one that closed its connection.
+constexpr milliseconds kPause{20};
 constexpr const char* kFix =
     "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
     "network interface to use";
-constexpr std::array<char, 8> kMagic{'L', 'S', 'M', 'E', 'S', 'H', '0', '1'};
+constexpr const char* kEncrypted = "encrypted";
+constexpr const char* kPlain = "plain";
 
-/// The first message from a rank to a rank below it.
-struct Hello {
-  std::array<char, 8> magic = kMagic;
-  int32_t from = 0;
-  int32_t to = 0;
-  Digest proof{};
-};
-
-/// The address of a rank, and the key with which others prove that they have
-/// read its announcement.
+/// What a rank announces.
 struct Place {
   store::SocketAddress address;
-  Digest key{};
+  store::Key key;
+  std::string data;  ///< kPlain, kEncrypted
 };
 
-std::string hex_of(const Digest& bytes) {
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
+std::string hex_of(const store::Key& key) {
+  return fmt::format("{:02x}", fmt::join(key.bytes(), ""));
 }
 
-std::optional<Digest> digest_of(std::string_view hex) {
-  Digest bytes{};
+std::optional<store::Key> key_of(std::string_view hex) {
+  store::Digest bytes{};
   if (hex.size() != 2 * bytes.size()) return std::nullopt;
   for (size_t i = 0; i < bytes.size(); ++i) {
     const char* begin = hex.data() + 2 * i;
     const auto parsed = std::from_chars(begin, begin + 2, bytes[i], 16);
     if (parsed.ptr != begin + 2) return std::nullopt;
   }
-  return bytes;
+  return store::Key(bytes);
 }
 
 Place place_of(int rank, const std::string& announcement) {
   std::string_view text = announcement;
-  std::array<std::string_view, 3> words;
+  std::array<std::string_view, 4> words;
   for (auto& word : words) {
     const size_t end = std::min(text.find(' '), text.size());
     word = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   const auto port = parse_number<uint16_t>(words[1]);
-  const auto key = digest_of(words[2]);
-  const auto found = port && *port > 0 && key
-                         ? store::resolve(std::string(words[0]), *port)
-                         : std::vector<store::SocketAddress>();
+  const auto key = key_of(words[2]);
+  const bool is_complete = port && *port > 0 && key &&
+                           (words[3] == kPlain || words[3] == kEncrypted);
+  const auto found = is_complete ? store::resolve(std::string(words[0]), *port)
+                                 : std::vector<store::SocketAddress>();
   if (found.empty()) {
     throw CommError({.code = ErrorCode::kRanksNotConnected,
                      .what = fmt::format("rank {} announced no address that "
                                          "can be connected to",
                                          rank),
-                     .expected = "an address, a port and a key",
-                     .got = announcement.substr(0, announcement.rfind(' ')),
+                     .expected = "an address, a port, a key, and plain or "
+                                 "encrypted",
+                     .got = fmt::format("{} {}", words[0], words[1]),
                      .fix = transport::kUseOneBuild});
   }
-  return {.address = found.front(), .key = *key};
+  return {.address = found.front(), .key = *key, .data = std::string(words[3])};
 }
 
-Digest proof_of(const char* purpose, int from, int to, const Digest& key,
-                const Digest& other) {
-  const store::Mac mac{store::Key(key)};
-  return mac.of({purpose, std::to_string(from), std::to_string(to),
-                 store::as_text(other)});
+void check_data(const std::vector<Place>& places) {
+  const auto other = std::find_if(
+      places.begin(), places.end(),
+      [&](const Place& place) { return place.data != places.front().data; });
+  if (other == places.end()) return;
+  throw InvalidArgument(
+      "comm",
+      {.code = ErrorCode::kBadVariable,
+       .what = "only some ranks ask for encrypted connections",
+       .expected = "the same on all ranks",
+       .got = fmt::format("{} data on rank 0, and {} on rank {}",
+                          places.front().data, other->data,
+                          other - places.begin()),
+       .fix = "set LOCKSTEP_ENCRYPT to the same value for all of them"});
 }
 
-/// Sends `bytes`. Returns whether all were sent before the deadline.
-bool send_all(int fd, std::span<const std::byte> bytes,
-              Clock::time_point deadline,
-              const std::function<bool()>& is_over) {
-  while (!bytes.empty()) {
-    const ssize_t sent =
-        ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(sent));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      return false;
-    } else if (!wait_for(fd, POLLOUT, deadline, is_over)) {
-      return false;
-    }
-  }
-  return true;
+/// Returns the name of the key with which `from` connects to `to`.
+std::string name_of(int from, int to) {
+  return fmt::format("rank {} to rank {}", from, to);
 }
 
-/// Receives `bytes`. Returns whether all arrived before the deadline.
-bool receive_all(int fd, std::span<std::byte> bytes, Clock::time_point deadline,
-                 const std::function<bool()>& is_over) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(got));
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return false;
-    } else if (!wait_for(fd, POLLIN, deadline, is_over)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// A connection to this rank that has not yet proved which rank it is from.
-struct UnauthenticatedPeer {
-  FileDescriptor socket;
-  Hello hello{};
-  size_t received = 0;
-};
-
-enum class Greeting { kIncomplete, kBad, kComplete };
-
-/// Reads the part of a hello that has arrived.
-Greeting read_hello(UnauthenticatedPeer& candidate) {
-  auto bytes = std::as_writable_bytes(std::span(&candidate.hello, 1));
-  bytes = bytes.subspan(candidate.received);
-  const ssize_t got =
-      ::recv(candidate.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-    return Greeting::kIncomplete;
-  }
-  if (got <= 0) return Greeting::kBad;
-  candidate.received += static_cast<size_t>(got);
-  return candidate.received == sizeof(Hello) ? Greeting::kComplete
-                                             : Greeting::kIncomplete;
-}
-
-/// Connects this rank to all others. It first sends its hello to all ranks
-/// below, then accepts the ranks above, and then reads the replies of the ranks
-/// below. In this order the ranks can't deadlock.
+/// Connects this rank to all others: to those below it, while it accepts those
+/// above it. All handshakes go on at once, so the ranks can't wait in a ring.
 class Connector {
  public:
   Connector(int rank, std::span<const std::string> announcements,
-            const Digest& key, Clock::time_point deadline,
-            const std::function<bool()>& is_over)
+            const store::Key& key, int listening_fd, Clock::time_point deadline)
       : rank_(rank),
         ranks_(static_cast<int>(announcements.size())),
         key_(key),
+        listening_fd_(listening_fd),
         deadline_(deadline),
-        is_over_(is_over),
         sockets_(announcements.size()) {
     for (int r = 0; r < ranks_; ++r) {
       places_.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
     }
+    check_data(places_);
   }
 
-  void greet_ranks_below() {
+  std::vector<SecureSocket> run(const std::function<bool()>& is_over) {
     for (int peer = 0; peer < rank_; ++peer) {
-      const Place& place = places_[static_cast<size_t>(peer)];
-      FileDescriptor& socket = sockets_[static_cast<size_t>(peer)];
-      socket = store::connect_to(place.address, deadline_);
-      if (!socket.is_open()) fail(peer, std::strerror(errno));
-      const Hello hello{
-          .from = rank_,
-          .to = peer,
-          .proof = proof_of("hello", rank_, peer, place.key, key_)};
-      if (!send_all(socket.get(), std::as_bytes(std::span(&hello, 1)),
-                    deadline_, is_over_)) {
-        fail(peer, "the connection was closed");
-      }
+      handshakes_.push_back({.peer = peer});
     }
-  }
-
-  void accept_ranks_above(int listening_fd) {
-    std::vector<UnauthenticatedPeer> candidates;
-    for (auto awaited = ranks_not_here(); !awaited.empty();
-         awaited = ranks_not_here()) {
-      std::vector<pollfd> polled{
-          {.fd = listening_fd, .events = POLLIN, .revents = 0}};
-      for (const UnauthenticatedPeer& candidate : candidates) {
-        polled.push_back(
-            {.fd = candidate.socket.get(), .events = POLLIN, .revents = 0});
-      }
-      ::poll(polled.data(), polled.size(), static_cast<int>(kAskEvery.count()));
-      if (Clock::now() >= deadline_ || is_over_()) {
+    for (auto awaited = awaited_ranks(); !awaited.empty();
+         awaited = awaited_ranks()) {
+      if (Clock::now() >= deadline_ || is_over()) {
         throw CommError({.code = ErrorCode::kRanksNotConnected,
                          .what = fmt::format(
-                             "rank {} of {} got no connection from rank {} in "
+                             "rank {} of {} has no connection to rank {} in "
                              "time",
                              rank_, ranks_, fmt::join(awaited, ", ")),
                          .fix = kFix});
       }
-      for (size_t i = candidates.size(); i-- > 0;) {
-        if (polled[i + 1].revents == 0) continue;
-        const Greeting greeting = read_hello(candidates[i]);
-        if (greeting == Greeting::kIncomplete) continue;
-        if (greeting == Greeting::kComplete) admit(candidates[i]);
-        candidates.erase(candidates.begin() + static_cast<ptrdiff_t>(i));
+      for (Handshake& each : handshakes_) {
+        if (!each.socket.is_open() && each.again_at <= Clock::now()) {
+          connect(each);
+        }
       }
-      if (polled[0].revents != 0) accept_one(listening_fd, candidates);
+      wait_and_accept();
+      for (Handshake& each : handshakes_) {
+        if (each.socket.is_open()) advance(each);
+      }
+      std::erase_if(handshakes_,
+                    [](const Handshake& each) { return each.is_over; });
     }
+    return std::move(sockets_);
   }
-
-  void check_replies_of_ranks_below() {
-    for (int peer = 0; peer < rank_; ++peer) {
-      const Digest& key = places_[static_cast<size_t>(peer)].key;
-      Digest welcome{};
-      if (!receive_all(sockets_[static_cast<size_t>(peer)].get(),
-                       std::as_writable_bytes(std::span(welcome)), deadline_,
-                       is_over_)) {
-        fail(peer, "it did not answer");
-      }
-      if (!store::is_same(proof_of("welcome", rank_, peer, key_, key),
-                          store::as_text(welcome))) {
-        fail(peer, "somebody else answers there");
-      }
-    }
-  }
-
-  std::vector<FileDescriptor> take_sockets() { return std::move(sockets_); }
 
  private:
+  struct Handshake {
+    std::optional<int> peer;  // of a stranger: once it is proven
+    SecureSocket socket;      // closed: to connect at `again_at`
+    Clock::time_point again_at{};
+    bool is_proven = false;
+    bool wants_write = false;
+    bool is_over = false;
+  };
+
   [[noreturn]] void fail(int peer, const std::string& got) const {
     throw CommError(
         {.code = ErrorCode::kRanksNotConnected,
@@ -249,54 +176,113 @@ class Connector {
          .fix = kFix});
   }
 
-  std::vector<int> ranks_not_here() const {
-    std::vector<int> found;
-    for (int r = rank_ + 1; r < ranks_; ++r) {
-      if (!sockets_[static_cast<size_t>(r)].is_open()) found.push_back(r);
+  std::vector<int> awaited_ranks() const {
+    std::vector<int> awaited;
+    for (int r = 0; r < ranks_; ++r) {
+      const bool is_here = sockets_[static_cast<size_t>(r)].is_open();
+      if (r != rank_ && !is_here) awaited.push_back(r);
     }
-    return found;
+    return awaited;
   }
 
-  static void accept_one(int listening_fd,
-                         std::vector<UnauthenticatedPeer>& candidates) {
-    FileDescriptor socket(::accept4(listening_fd, nullptr, nullptr,
+  void connect(Handshake& to) const {
+    const Place& place = places_[static_cast<size_t>(*to.peer)];
+    FileDescriptor socket = store::connect_to(place.address, deadline_);
+    if (!socket.is_open()) fail(*to.peer, std::strerror(errno));
+    const std::string name = name_of(rank_, *to.peer);
+    to.socket = SecureSocket::client(std::move(socket), name,
+                                     store::derived(place.key, {name}));
+    advance_handshake(to);
+  }
+
+  /// Waits until a connection is ready or a stranger comes.
+  void wait_and_accept() {
+    std::vector<pollfd> polled{
+        {.fd = listening_fd_, .events = POLLIN, .revents = 0}};
+    auto until = std::min(deadline_, Clock::now() + kAskEvery);
+    for (const Handshake& each : handshakes_) {
+      if (!each.socket.is_open()) {
+        until = std::min(until, each.again_at);
+      } else {
+        const short events = each.wants_write ? POLLOUT : POLLIN;
+        polled.push_back(
+            {.fd = each.socket.fd(), .events = events, .revents = 0});
+      }
+    }
+    ::poll(polled.data(), polled.size(), store::poll_timeout_ms(until));
+    if (polled[0].revents != 0) accept_one();
+  }
+
+  void accept_one() {
+    FileDescriptor socket(::accept4(listening_fd_, nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
-    // Close the oldest connection without a proof.
-    if (candidates.size() == kMaxUnauthenticatedPeers)
-      candidates.erase(candidates.begin());
-    if (socket.is_open()) candidates.push_back({.socket = std::move(socket)});
+    if (!socket.is_open()) return;
+    const auto is_stranger = [](const Handshake& each) { return !each.peer; };
+    const auto strangers = static_cast<size_t>(
+        std::count_if(handshakes_.begin(), handshakes_.end(), is_stranger));
+    if (strangers >= kMaxStrangers + sockets_.size()) {
+      handshakes_.erase(
+          std::find_if(handshakes_.begin(), handshakes_.end(), is_stranger));
+    }
+    handshakes_.emplace_back();
+    handshakes_.back().socket = SecureSocket::server(
+        std::move(socket),
+        [this](std::string_view name) -> std::optional<store::Key> {
+          if (!rank_above(name)) return std::nullopt;
+          return store::derived(key_, {name});
+        });
   }
 
-  /// Keeps the stranger's socket if its hello proves which rank it is from.
-  void admit(UnauthenticatedPeer& candidate) {
-    const Hello& hello = candidate.hello;
-    if (hello.magic != kMagic || hello.to != rank_ || hello.from <= rank_ ||
-        hello.from >= ranks_) {
-      return;
+  /// Returns the rank that connects to this one with the key of that name.
+  std::optional<int> rank_above(std::string_view name) const {
+    for (int from = rank_ + 1; from < ranks_; ++from) {
+      if (name == name_of(from, rank_)) return from;
     }
-    const auto from = static_cast<size_t>(hello.from);
-    const Digest& key = places_[from].key;
-    if (sockets_[from].is_open() ||
-        !store::is_same(proof_of("hello", hello.from, rank_, key_, key),
-                        store::as_text(hello.proof))) {
-      return;
-    }
-    const Digest welcome = proof_of("welcome", hello.from, rank_, key, key_);
-    // The message fits in the socket's buffer, which is empty.
-    if (!send_all(candidate.socket.get(), std::as_bytes(std::span(welcome)),
-                  deadline_, is_over_)) {
-      return;
-    }
-    sockets_[from] = std::move(candidate.socket);
+    return std::nullopt;
   }
 
-  int rank_;
-  int ranks_;
-  const Digest& key_;
-  Clock::time_point deadline_;
-  const std::function<bool()>& is_over_;
+  void advance_handshake(Handshake& with) const {
+    const Outcome outcome = with.socket.shake_hands();
+    with.wants_write = outcome == Outcome::kWantsWrite;
+    with.is_proven = outcome == Outcome::kDone;
+    if (with.is_proven && !with.peer) {
+      with.peer = rank_above(with.socket.key_name());
+    } else if (outcome == Outcome::kRefused || outcome == Outcome::kClosed) {
+      if (!with.peer) {
+        with.is_over = true;  // a stranger
+      } else if (outcome == Outcome::kRefused) {
+        fail(*with.peer, "somebody else answers there");
+      } else {
+        // A rank that is flooded with connections may close any of them.
+        with.socket = SecureSocket();
+        with.again_at = Clock::now() + kPause;
+      }
+    }
+  }
+
+  void advance(Handshake& with) {
+    if (!with.is_proven) advance_handshake(with);
+    if (!with.is_proven) return;
+    if (places_.front().data == kPlain) {
+      const Outcome outcome = with.socket.leave_tls();
+      with.wants_write = outcome == Outcome::kWantsWrite;
+      if (outcome == Outcome::kClosed || outcome == Outcome::kRefused) {
+        fail(*with.peer, "it closed the connection");
+      }
+      if (outcome != Outcome::kDone) return;
+    }
+    with.is_over = true;
+    sockets_[static_cast<size_t>(*with.peer)] = std::move(with.socket);
+  }
+
+  const int rank_;
+  const int ranks_;
+  const store::Key& key_;
+  const int listening_fd_;
+  const Clock::time_point deadline_;
   std::vector<Place> places_;
-  std::vector<FileDescriptor> sockets_;  // by rank; not open for this rank
+  std::vector<Handshake> handshakes_;  // oldest first
+  std::vector<SecureSocket> sockets_;  // by rank; closed for this rank
 };
 
 /// Returns the address from which this host would send to `peer`, which a
@@ -333,8 +319,9 @@ std::string local_address_towards(const std::string& peer) {
                    .fix = "check MASTER_ADDR and the network"});
 }
 
-Listener::Listener(const std::string& host, const std::string& interface)
-    : key_(store::random_nonce()) {
+Listener::Listener(const std::string& host, const std::string& interface,
+                   Data data)
+    : data_(data) {
   int port = 0;
   auto sockets = store::listen_at(host, port, interface);
   if (sockets.empty()) {
@@ -348,32 +335,18 @@ Listener::Listener(const std::string& host, const std::string& interface)
 
 std::string Listener::announcement() const {
   const auto address = store::SocketAddress::from_socket(socket_.get());
-  return fmt::format("{} {} {}", address.host(), address.port(), hex_of(key_));
+  return fmt::format("{} {} {} {}", address.host(), address.port(),
+                     hex_of(key_),
+                     data_ == Data::kEncrypted ? kEncrypted : kPlain);
 }
 
-std::vector<Socket> Listener::connect(
+std::vector<SecureSocket> Listener::connect(
     int rank, std::span<const std::string> announcements, Time deadline,
     const std::function<bool()>& is_over) {
-  const auto tls = Tls::from_environment();
-  Connector connector(rank, announcements, key_, deadline, is_over);
-  connector.greet_ranks_below();
-  connector.accept_ranks_above(socket_.get());
-  connector.check_replies_of_ranks_below();
+  auto sockets = Connector(rank, announcements, key_, socket_.get(), deadline)
+                     .run(is_over);
   socket_.close();
-  // Every rank does its handshakes in the order of the peers. The first pair of
-  // ranks without a handshake can always do it, so the ranks never wait in a
-  // ring.
-  auto sockets = connector.take_sockets();
-  std::vector<Socket> connected(sockets.size());
-  for (size_t peer = 0; peer < sockets.size(); ++peer) {
-    Socket& to = connected[peer];
-    to.fd = std::move(sockets[peer]);
-    const auto peer_rank = static_cast<int>(peer);
-    if (!tls || peer_rank == rank) continue;
-    to.ssl = tls->shake_hands(to.fd.get(), /*is_server=*/peer_rank > rank,
-                              deadline, is_over);
-  }
-  return connected;
+  return sockets;
 }
 
 }  // namespace lockstep::tcp

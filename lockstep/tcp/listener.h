@@ -8,7 +8,7 @@
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/store/key.h"
-#include "lockstep/tcp/tls.h"
+#include "lockstep/store/secure_socket.h"
 
 namespace lockstep::tcp {
 
@@ -21,35 +21,38 @@ std::string local_address_towards(const std::string& peer);
 ///
 /// Each rank listens, passes its announcement to the others (through the job's
 /// store, which only the job's ranks can read), and connects to the ranks below
-/// it. The announcement contains a random key. With it, a rank that connects
-/// proves that it has read the announcement, and it gets a proof in return.
-/// Other processes can't take the place of a rank. Later data is encrypted if
-/// the environment asks for it (Tls). Otherwise it is neither encrypted nor
-/// signed.
+/// it. The announcement contains a random key, with which both ends of a
+/// connection prove that they have read it (store::SecureSocket). Other
+/// processes can't take the place of a rank, and a flood of connections keeps
+/// no rank out. After that, the data are plain, or stay encrypted if all ranks
+/// ask for it.
 class Listener {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
+  enum class Data { kPlain, kEncrypted };
+
   /// Listens at `host`, or at the addresses of the network interface
   /// `interface` if one is named. Throws CommError.
-  Listener(const std::string& host, const std::string& interface);
+  Listener(const std::string& host, const std::string& interface,
+           Data data = Data::kPlain);
 
-  /// Returns "ADDRESS PORT KEY".
+  /// Returns "ADDRESS PORT KEY plain", or "... encrypted".
   std::string announcement() const;
 
   /// Returns a socket for each other rank, by rank, and a closed one for this
   /// rank. `announcements` are the announcements of all ranks. `is_over` is
-  /// called regularly and returns whether to give up. Throws CommError naming
-  /// the ranks that did not connect before `deadline`, and InvalidArgument if
-  /// the environment asks for TLS with invalid settings.
-  std::vector<Socket> connect(int rank,
-                              std::span<const std::string> announcements,
-                              Time deadline,
-                              const std::function<bool()>& is_over);
+  /// called every half second and returns whether to give up. Throws CommError
+  /// naming the ranks that did not connect before `deadline`, and
+  /// InvalidArgument if only some ranks ask for encryption.
+  std::vector<store::SecureSocket> connect(
+      int rank, std::span<const std::string> announcements, Time deadline,
+      const std::function<bool()>& is_over);
 
  private:
   FileDescriptor socket_;
-  store::Digest key_;
+  const store::Key key_ = store::Key::random();
+  const Data data_;
 };
 
 }  // namespace lockstep::tcp

@@ -17,14 +17,14 @@ namespace lockstep::tcp {
 
 using Progress = Connection::Progress;
 
-Mesh::Mesh(int rank, std::vector<Socket> sockets,
+Mesh::Mesh(int rank, std::vector<store::SecureSocket> sockets,
            std::vector<std::string> names, Hosts hosts)
     : rank_(rank),
       hosts_(hosts),
       names_(std::move(names)),
       peers_(sockets.size()) {
   for (size_t r = 0; r < sockets.size(); ++r) {
-    if (sockets[r].fd.is_open()) {
+    if (sockets[r].is_open()) {
       peers_[r].connection = Connection(std::move(sockets[r]));
     }
   }

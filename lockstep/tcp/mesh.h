@@ -38,8 +38,8 @@ class Mesh {
 
   /// `sockets[r]` is connected to rank r, and sockets[rank] is closed. `names`
   /// are the ranks' names in error messages: "rank 1 (host a, pid 7)".
-  Mesh(int rank, std::vector<Socket> sockets, std::vector<std::string> names,
-       Hosts hosts = Hosts::kOne);
+  Mesh(int rank, std::vector<store::SecureSocket> sockets,
+       std::vector<std::string> names, Hosts hosts = Hosts::kOne);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 

@@ -58,17 +58,18 @@ size_t payload_bytes(const Frame& frame) {
 
 }  // namespace
 
-PointToPoint::Peer::Peer(Socket socket, shm::FinishedOperations& finished)
+PointToPoint::Peer::Peer(store::SecureSocket socket,
+                         shm::FinishedOperations& finished)
     : sender(connection, finished),
       payload(std::max(kEagerBytes, kReasonBytes)) {
-  if (socket.fd.is_open()) {
+  if (socket.is_open()) {
     connection = Connection(std::move(socket));
   } else {
     sender.close();
   }
 }
 
-PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
+PointToPoint::PointToPoint(int rank, std::vector<store::SecureSocket> sockets,
                            std::vector<std::string> names)
     : P2pChannel(rank, static_cast<int>(sockets.size())),
       names_(std::move(names)),
@@ -83,7 +84,7 @@ PointToPoint::PointToPoint(int rank, std::vector<Socket> sockets,
                        at(peer).connection.redirect_receives(scratch);
                      }},
                 finished_) {
-  for (Socket& socket : sockets)
+  for (store::SecureSocket& socket : sockets)
     peers_.emplace_back(std::move(socket), finished_);
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer != own_rank()) await_frame(peer);

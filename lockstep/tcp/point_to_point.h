@@ -47,7 +47,7 @@ class PointToPoint : public shm::P2pChannel {
   /// `sockets[r]` is connected to rank r, and sockets[rank] is closed. No other
   /// object may use them. `names` are the ranks' names in error messages: "rank
   /// 1 (host a, pid 7)". Throws OutOfResources.
-  PointToPoint(int rank, std::vector<Socket> sockets,
+  PointToPoint(int rank, std::vector<store::SecureSocket> sockets,
                std::vector<std::string> names);
   ~PointToPoint() override;
 
@@ -59,7 +59,7 @@ class PointToPoint : public shm::P2pChannel {
   using Lock = std::unique_lock<std::mutex>;
 
   struct Peer {
-    Peer(Socket socket, shm::FinishedOperations& finished);
+    Peer(store::SecureSocket socket, shm::FinishedOperations& finished);
 
     Connection connection;
     MessageSender sender;

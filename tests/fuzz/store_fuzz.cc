@@ -1,4 +1,4 @@
-// Feeds messages of a peer to the job's store, before and after the handshake.
+// Feeds messages of a client that knows its key to the job's store.
 // A message is either a CommError in plain text, or is the same after it is
 // written and read again.
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/handshake.h"
+#include "lockstep/store/hello.h"
 #include "lockstep/store/message.h"
 #include "lockstep/store/wire.h"
 
@@ -46,8 +46,8 @@ void decode_all(std::string_view body) {
     }
   });
   expect_plain_words([&] {
-    require_store(store::encode(store::decode_challenge(body)) == body,
-                  "a challenge changes on its way");
+    const auto reply = store::decode_admission_reply(body);
+    require_store(store::encode(reply) == body, "an admission changes");
   });
   expect_plain_words([&] {
     const store::Request request = store::decode_request(body, kLimits);
@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   fuzz::decode_all(bytes);
   fuzz::expect_plain_words([&] {
-    store::FrameReader reader(store::kMaxHandshakeBytes);
+    store::FrameReader reader(store::kMaxHelloBytes);
     std::string body;
     std::string again;
     for (const char byte : bytes) {

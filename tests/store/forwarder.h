@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/store/socket_address.h"
-#include "lockstep/store/wire.h"
+#include "tests/store/raw_peer.h"
 
 namespace lockstep::store {
 
@@ -65,10 +65,14 @@ class Forwarder {
   }
 
  private:
+  // The server's records before the first answer: three of the handshake, and
+  // the reply to the hello.
+  static constexpr int kBeforeAnswers = 4;
+
   struct Line {
     FileDescriptor client, server;
-    FrameReader answers{size_t{1} << 25};
-    int answered = 0;  // frames from the server; the handshake has two
+    RecordReader answers;
+    int answered = 0;  // records from the server
     bool is_stalled = false;
   };
 
@@ -114,14 +118,14 @@ class Forwarder {
     bytes.clear();
     if (!receive(line, line.server, bytes)) return false;
     line.answers.add(bytes);
-    for (std::string body; line.answers.next(body);) {
-      if (line.answered++ >= 2 && to_lose_ > 0) {
+    for (std::string record; line.answers.next(record);) {
+      if (line.answered++ >= kBeforeAnswers && to_lose_ > 0) {
         --to_lose_;
         on_loss_();
         break_off(line);
         return false;
       }
-      if (!send(line.client, framed(body))) return false;
+      if (!send(line.client, record)) return false;
     }
     return true;
   }

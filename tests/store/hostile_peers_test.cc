@@ -21,8 +21,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Requests are the third and later frames of a client.
-constexpr int kFirstRequest = 2;
+constexpr int kFirstRequest = ManInTheMiddle::kFirstRequest;
+
+/// Returns what a client sends first.
+std::string first_of(const Identity& who, const Key& key) {
+  int port = 0;
+  const auto listeners = listen_at("127.0.0.1", port);
+  auto client =
+      SecureSocket::client(connect_to(resolve("127.0.0.1", port).at(0), soon()),
+                           who.key_name(), key);
+  client.shake_hands();
+  RawPeer server(FileDescriptor(
+      ::accept4(listeners[0].get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  return server.receive_record().value_or("");
+}
 
 class HostilePeers : public testing::Test {
  protected:
@@ -59,41 +71,40 @@ TEST_F(HostilePeers, APortScannerIsNotListenedTo) {
   }
 }
 
-TEST_F(HostilePeers, AWrongProofIsRefusedAndTheConnectionClosed) {
+TEST_F(HostilePeers, AWrongKeyIsRefusedAndTheConnectionClosed) {
   RawPeer peer(served_.port());
-  peer.send_frame(encode(Hello{.identity = agent(9), .nonce = random_nonce()}));
-  ASSERT_TRUE(peer.receive_frame());
-  peer.send_frame(as_text(random_nonce()));
-  EXPECT_EQ(peer.receive_frame(), encode_wrong_proof());
+  peer.send(first_of(agent(9), Key::random()));
   EXPECT_TRUE(peer.is_closed());
   EXPECT_PRED2(contains, log_.text(), "127.0.0.1:");
+  EXPECT_PRED2(contains, log_.text(), "does not know the job's secret");
 }
 
 TEST_F(HostilePeers, AHandshakeCantBeReplayed) {
   std::vector<std::string> recorded;
   {
     ManInTheMiddle proxy(served_.port(),
-                         [&](int, const auto& body, RawPeer& server) {
-                           recorded.push_back(body);
-                           server.send_frame(body);
+                         [&](int, const auto& record, RawPeer& server) {
+                           recorded.push_back(record);
+                           server.send(record);
                          });
     Client client(served_.of(agent(3), proxy.port()));
-    client.set("mine", "1");
+    client.add("mine", 1);
   }
-  ASSERT_GE(recorded.size(), 3U);
+  ASSERT_GT(recorded.size(), static_cast<size_t>(kFirstRequest));
   RawPeer peer(served_.port());
-  peer.send_frame(recorded[0]);
-  ASSERT_TRUE(peer.receive_frame());
-  for (size_t i = 1; i < recorded.size(); ++i) peer.send_frame(recorded[i]);
-  EXPECT_EQ(peer.receive_frame(), encode_wrong_proof());
-  EXPECT_EQ(peer.receive_frame(), std::nullopt);
+  for (const auto& record : recorded) peer.send(record);
+  // The server's part of the handshake has another random key.
+  while (const auto record = peer.receive_record()) {
+  }
+  EXPECT_EQ(client_.get("mine"), "1");
+  EXPECT_PRED2(contains, log_.text(), "does not know the job's secret");
 }
 
 TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeReplayed) {
   ManInTheMiddle proxy(served_.port(),
-                       [&](int number, const auto& body, RawPeer& server) {
-                         server.send_frame(body);
-                         if (number == kFirstRequest) server.send_frame(body);
+                       [&](int number, const auto& record, RawPeer& server) {
+                         server.send(record);
+                         if (number == kFirstRequest) server.send(record);
                        });
   auto options = served_.of(agent(3), proxy.port());
   options.answer_time = milliseconds(500);
@@ -107,64 +118,94 @@ TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeReplayed) {
 
 TEST_F(HostilePeers, AMessageOnAnOpenConnectionCantBeAltered) {
   ManInTheMiddle proxy(served_.port(),
-                       [&](int number, std::string body, RawPeer& server) {
-                         const auto at = body.find("10 coins");
-                         if (number >= kFirstRequest && at != body.npos)
-                           body[at] = '9';
-                         server.send_frame(body);
+                       [&](int number, std::string record, RawPeer& server) {
+                         if (number >= kFirstRequest) {
+                           record.back() = static_cast<char>(record.back() ^ 1);
+                         }
+                         server.send(record);
                        });
   auto options = served_.of(agent(3), proxy.port());
   options.answer_time = milliseconds(500);
   Client victim(options);
   EXPECT_THROW(victim.set("wanted", "10 coins"), CommError);
   EXPECT_EQ(client_.get("wanted"), std::nullopt);
+  EXPECT_PRED2(contains, log_.text(), "altered");
 }
 
-TEST_F(HostilePeers, AnswersCantBeForged) {
-  // An impostor that listens at the server's address.
-  int port = 0;
-  const auto listeners = listen_at("127.0.0.1", port);
-  std::thread impostor([&] {
-    pollfd ready{listeners[0].get(), POLLIN, 0};
-    if (::poll(&ready, 1, 20'000) != 1) return;
-    RawPeer client(FileDescriptor(
-        ::accept4(listeners[0].get(), nullptr, nullptr, SOCK_CLOEXEC)));
-    client.receive_frame();
-    client.send_frame(encode(Challenge{.nonce = random_nonce()}));
-    client.receive_frame();
-    client.send_frame(
-        Handshake(Key(random_nonce()), "", "").encode(AdmissionReply{}));
-  });
-  EXPECT_TRUE(
-      is_error(error_of<CommError>([&] { Client(served_.of(agent(3), port)); }),
-               ErrorCode::kBadSecret, {"127.0.0.1:" + std::to_string(port)}));
-  impostor.join();
+TEST_F(HostilePeers, MessagesAreEncrypted) {
+  std::string all;
+  {
+    ManInTheMiddle proxy(served_.port(),
+                         [&](int, const auto& record, RawPeer& server) {
+                           all += record;
+                           server.send(record);
+                         });
+    Client client(served_.of(agent(3), proxy.port()));
+    client.set("key of the account", "ten coins");
+  }
+  EXPECT_PRED2(contains, all, "agent") << "the name of the key is not secret";
+  EXPECT_FALSE(contains(all, "account"));
+  EXPECT_FALSE(contains(all, "coins"));
+}
+
+TEST_F(HostilePeers, AnImpostorAtTheServersAddressIsNoServer) {
+  // One answers as a server with another key does, and one as a web server.
+  for (const bool is_tls : {true, false}) {
+    int port = 0;
+    auto listeners = listen_at("127.0.0.1", port);
+    const auto options = served_.of(agent(3), port);
+    std::optional<Server> other;
+    std::thread impostor;
+    if (is_tls) {
+      other.emplace(ServerOptions{.run_id = "job"}, std::move(listeners));
+    } else {
+      impostor = std::thread([&] {
+        pollfd ready{listeners[0].get(), POLLIN, 0};
+        if (::poll(&ready, 1, 20'000) != 1) return;
+        RawPeer client(FileDescriptor(
+            ::accept4(listeners[0].get(), nullptr, nullptr, SOCK_CLOEXEC)));
+        client.receive_record();
+        client.send("HTTP/1.1 400 Bad Request\r\n\r\n");
+        client.receive_record();
+      });
+    }
+    EXPECT_TRUE(is_error(error_of<CommError>([&] { Client{options}; }),
+                         ErrorCode::kBadSecret,
+                         {"127.0.0.1:" + std::to_string(port)}));
+    if (impostor.joinable()) impostor.join();
+  }
+}
+
+TEST_F(HostilePeers, AClientCantClaimToBeAnother) {
+  served_.server().begin_round(0, 2);
+  const Identity who = worker(0);
+  for (const Identity& claimed : {agent(4), worker(1)}) {
+    SecurePeer peer(served_.port(), who, served_.secret().key_of(who));
+    peer.send(encode(Hello{.identity = claimed}));
+    EXPECT_EQ(peer.receive(), std::nullopt);
+  }
+  EXPECT_PRED2(contains, log_.text(), "claims to be another than it proved");
 }
 
 TEST_F(HostilePeers, ALengthBeyondTheLimitEndsTheConnection) {
-  for (const std::string& length :
-       {std::string("\xff\xff\xff\xff", 4), std::string("\x01\x04\0\0", 4)}) {
-    RawPeer peer(served_.port());
-    peer.send(length);
-    EXPECT_TRUE(peer.is_closed());
+  // The same for a client that has proven its key, and for one that has been
+  // admitted.
+  for (const bool is_admitted : {false, true}) {
+    const Identity who = agent(3);
+    SecurePeer victim(served_.port(), who, served_.secret().key_of(who));
+    if (is_admitted) {
+      victim.send(encode(Hello{.identity = who}));
+      ASSERT_TRUE(victim.receive());
+    }
+    victim.send(std::string(is_admitted ? 32 << 20 : kMaxHelloBytes + 1, 'x'));
+    EXPECT_EQ(victim.receive(), std::nullopt);
   }
-  // The same for a client that has been admitted.
-  ManInTheMiddle proxy(served_.port(),
-                       [&](int number, const auto& body, RawPeer& server) {
-                         if (number == kFirstRequest)
-                           server.send("\xff\xff\xff\x7f");
-                         server.send_frame(body);
-                       });
-  auto options = served_.of(agent(3), proxy.port());
-  options.answer_time = milliseconds(500);
-  Client victim(options);
-  EXPECT_THROW(victim.set("a", "b"), CommError);
   EXPECT_PRED2(contains, log_.text(), "a message is too long");
 }
 
 TEST_F(HostilePeers, ASlowLorisIsNotWaitedFor) {
   const std::string hello =
-      framed(encode(Hello{.identity = agent(9), .nonce = random_nonce()}));
+      first_of(agent(9), served_.secret().key_of(agent(9)));
   RawPeer loris(served_.port());
   const Stopwatch watch;
   size_t sent = 0;
@@ -176,11 +217,16 @@ TEST_F(HostilePeers, ASlowLorisIsNotWaitedFor) {
   }
   EXPECT_LT(sent, hello.size());
   EXPECT_LT(watch.seconds(), 10);
-  // The same for a client that starts correctly and then sends nothing.
+  // The same for clients that start correctly and then send nothing.
   RawPeer silent(served_.port());
   silent.send(hello);
-  EXPECT_TRUE(silent.receive_frame());
-  EXPECT_TRUE(silent.is_closed());
+  EXPECT_TRUE(silent.receive_record());
+  while (silent.receive_record()) {
+  }
+  SecurePeer proven(served_.port(), agent(9),
+                    served_.secret().key_of(agent(9)));
+  EXPECT_EQ(proven.receive(), std::nullopt);
+  EXPECT_PRED2(contains, log_.text(), "no handshake in time");
 }
 
 TEST_F(HostilePeers, AFloodDoesNotShutOutThoseWhoBelong) {
@@ -212,28 +258,39 @@ TEST_F(HostilePeers, AFloodDoesNotShutOutThoseWhoBelong) {
 
 TEST_F(HostilePeers, ARequestBeforeTheHandshakeIsNone) {
   client_.set("left/1", "no");
+  const std::string request = encode(
+      {.operation = Operation::kSet, .keys = {"left/1"}, .value = "yes"});
   RawPeer rogue(served_.port());
-  rogue.send_frame(encode(
-      {.operation = Operation::kSet, .keys = {"left/1"}, .value = "yes"}));
+  rogue.send(framed(request));
   EXPECT_TRUE(rogue.is_closed());
-  // The same for a client that stops between messages.
+  // The same for a client that stops between messages, and for one that proves
+  // its key but does not say who it is.
   RawPeer other(served_.port());
-  other.send_frame(encode(Hello{.identity = agent(9)}));
-  other.receive_frame();
-  other.send_frame(encode(
-      {.operation = Operation::kSet, .keys = {"left/1"}, .value = "yes"}));
-  EXPECT_EQ(other.receive_frame(), encode_wrong_proof());
-  EXPECT_TRUE(other.is_closed());
+  other.send(first_of(agent(9), served_.secret().key_of(agent(9))));
+  other.receive_record();
+  other.send(framed(request));
+  while (other.receive_record()) {
+  }
+  SecurePeer nameless(served_.port(), agent(9),
+                      served_.secret().key_of(agent(9)));
+  nameless.send(request);
+  const auto refusal = nameless.receive();
+  ASSERT_TRUE(refusal);
+  EXPECT_NE(decode_admission_reply(*refusal).admission, Admission::kWelcome);
+  EXPECT_EQ(nameless.receive(), std::nullopt);
   EXPECT_EQ(client_.get("left/1"), "no");
 }
 
 TEST_F(HostilePeers, AnotherVersionIsToldWhichOneIsSpoken) {
-  RawPeer peer(served_.port());
-  peer.send_frame(encode(Hello{.version = 99, .identity = agent(9)}));
-  const auto answer = peer.receive_frame();
+  const Identity who = agent(9);
+  SecurePeer peer(served_.port(), who, served_.secret().key_of(who));
+  peer.send(encode(Hello{.version = 99, .identity = who}));
+  const auto answer = peer.receive();
   ASSERT_TRUE(answer);
-  EXPECT_EQ(decode_challenge(*answer).version, kProtocolVersion);
-  EXPECT_TRUE(peer.is_closed());
+  const AdmissionReply reply = decode_admission_reply(*answer);
+  EXPECT_EQ(reply.admission, Admission::kOtherVersion);
+  EXPECT_EQ(reply.reason, "protocol 3 is spoken here, and not 99");
+  EXPECT_EQ(peer.receive(), std::nullopt);
 }
 
 }  // namespace

@@ -5,20 +5,51 @@
 #include <functional>
 #include <optional>
 #include <poll.h>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <sys/socket.h>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "lockstep/store/identity.h"
+#include "lockstep/store/secure_socket.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/store/wire.h"
 
 namespace lockstep::store {
 
+/// Cuts a stream of TLS into records, with their headers.
+class RecordReader {
+ public:
+  void add(std::string_view bytes) { buffer_ += bytes; }
+  bool next(std::string& record) {
+    constexpr size_t kHeaderBytes = 5;
+    if (buffer_.size() < kHeaderBytes) return false;
+    const auto byte = [&](size_t at) {
+      return static_cast<size_t>(static_cast<uint8_t>(buffer_[at]));
+    };
+    const size_t size = kHeaderBytes + (byte(3) << 8 | byte(4));
+    if (buffer_.size() < size) return false;
+    record = buffer_.substr(0, size);
+    buffer_.erase(0, size);
+    return true;
+  }
+
+ private:
+  std::string buffer_;
+};
+
+inline std::chrono::steady_clock::time_point soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(20);
+}
+
 /// A connection that sends arbitrary bytes.
 class RawPeer {
  public:
   explicit RawPeer(int port)
-      : socket_(connect_to(resolve("127.0.0.1", port).at(0), deadline())) {}
+      : socket_(connect_to(resolve("127.0.0.1", port).at(0), soon())) {}
   explicit RawPeer(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   bool is_open() const { return socket_.is_open(); }
@@ -30,31 +61,30 @@ class RawPeer {
     return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
-  bool send_frame(std::string_view body) const { return send(framed(body)); }
 
-  /// Returns the next frame's body. Returns nothing if the connection ends, or
-  /// if no frame arrives within 20 seconds.
-  std::optional<std::string> receive_frame() {
-    std::string body;
-    while (!in_.next(body)) {
+  /// Returns the next record of TLS. Returns nothing if the connection ends, or
+  /// if no record arrives within 20 seconds.
+  std::optional<std::string> receive_record() {
+    std::string record;
+    while (!in_.next(record)) {
       const auto bytes = receive();
       if (!bytes) return std::nullopt;
       in_.add(*bytes);
     }
-    return body;
+    return record;
   }
 
   /// Returns whether the other end closes the connection within 20 seconds,
-  /// without sending anything else.
+  /// without sending anything except an alert of TLS.
   bool is_closed() {
-    const auto bytes = receive();
-    return !bytes && !has_timed_out_;
+    while (const auto record = receive_record()) {
+      constexpr char kAlert = 21;
+      if (record->front() != kAlert) return false;
+    }
+    return !has_timed_out_;
   }
 
  private:
-  static std::chrono::steady_clock::time_point deadline() {
-    return std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  }
   std::optional<std::string> receive() {
     std::array<char, 4096> buffer;
     pollfd ready{fd(), POLLIN, 0};
@@ -66,16 +96,67 @@ class RawPeer {
   }
 
   FileDescriptor socket_;
-  FrameReader in_{size_t{1} << 25};
+  RecordReader in_;
   bool has_timed_out_ = false;
 };
 
+/// A client that knows a key, and sends arbitrary messages.
+class SecurePeer {
+ public:
+  SecurePeer(int port, const Identity& who, const Key& key)
+      : socket_(SecureSocket::client(
+            connect_to(resolve("127.0.0.1", port).at(0), soon()),
+            who.key_name(), key)) {
+    while (may_repeat(socket_.shake_hands())) {
+    }
+  }
+
+  int fd() const { return socket_.fd(); }
+  void send(const std::string& body) {
+    const std::string frame = framed(body);
+    auto rest = std::as_bytes(std::span(frame));
+    for (size_t put = 0; !rest.empty(); rest = rest.subspan(put)) {
+      put = 0;
+      if (!may_repeat(socket_.write(rest, put)) && put == 0) return;
+    }
+  }
+  /// Returns nothing if the connection ends.
+  std::optional<std::string> receive() {
+    std::array<std::byte, 4096> buffer;
+    std::string body;
+    while (!in_.next(body)) {
+      size_t got = 0;
+      if (!may_repeat(socket_.read(buffer, got)) && got == 0) {
+        return std::nullopt;
+      }
+      in_.add({reinterpret_cast<const char*>(buffer.data()), got});
+    }
+    return body;
+  }
+
+ private:
+  // Waits, for 20 seconds at most, if a call can be repeated then.
+  bool may_repeat(SecureSocket::Outcome outcome) const {
+    const bool is_read = outcome == SecureSocket::Outcome::kWantsRead;
+    if (!is_read && outcome != SecureSocket::Outcome::kWantsWrite) return false;
+    pollfd ready{fd(), is_read ? short{POLLIN} : short{POLLOUT}, 0};
+    if (::poll(&ready, 1, 20'000) != 1) throw std::runtime_error("no answer");
+    return true;
+  }
+
+  SecureSocket socket_;
+  FrameReader in_{size_t{1} << 25};
+};
+
 /// Sits between a client and the server for one connection. `meddle` gets each
-/// frame of the client and its number, and returns the frame that is passed on.
+/// record of the client and its number, and sends the server what it wants.
 class ManInTheMiddle {
  public:
-  using Meddle =
-      std::function<void(int number, const std::string& body, RawPeer& server)>;
+  // The client's records: its part of the handshake, in two, its hello, and one
+  // for each request.
+  static constexpr int kFirstRequest = 3;
+  using Meddle = std::function<void(int number, const std::string& record,
+                                    RawPeer& server)>;
 
   ManInTheMiddle(int server_port, Meddle meddle)
       : listeners_(listen_at("127.0.0.1", port_)),
@@ -87,13 +168,13 @@ class ManInTheMiddle {
           listeners_.clear();  // there is no second connection
           RawPeer server(server_port);
           std::thread back([&] {
-            while (const auto body = server.receive_frame()) {
-              client.send_frame(*body);
+            while (const auto record = server.receive_record()) {
+              client.send(*record);
             }
             ::shutdown(client.fd(), SHUT_RDWR);
           });
-          for (int number = 0; const auto body = client.receive_frame();) {
-            meddle(number++, *body, server);
+          for (int number = 0; const auto record = client.receive_record();) {
+            meddle(number++, *record, server);
           }
           ::shutdown(server.fd(), SHUT_RDWR);
           back.join();

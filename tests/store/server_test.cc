@@ -68,29 +68,23 @@ TEST(Store, AnswersAWaitAsSoonAsTheKeyIsSet) {
   Served served;
   Client other(served.of(agent(1)));
   const Identity who = agent(2);
-  RawPeer peer(served.port());
-  const std::string hello = encode(Hello{.identity = who});
-  peer.send_frame(hello);
-  const std::string challenge = peer.receive_frame().value_or("");
-  const Handshake handshake(served.secret().key_of(who), hello, challenge);
-  peer.send_frame(handshake.proof());
-  ASSERT_TRUE(handshake.decode_admission_reply(
-      peer.receive_frame().value_or(std::string(64, '\0'))));
-  Session session = handshake.client_session();
+  SecurePeer peer(served.port(), who, served.secret().key_of(who));
+  peer.send(encode(Hello{.identity = who}));
+  ASSERT_TRUE(peer.receive());
   uint64_t id = 0;
   for (const auto& set : std::vector<std::function<void(std::string)>>{
            [&](const auto& key) { other.set(key, "1"); },
            [&](const auto& key) { other.add(key, 1); },
            [&](const auto& key) { other.compare_set(key, "", "1"); }}) {
     const std::string key = "key " + std::to_string(++id);
-    peer.send(session.seal(encode({.operation = Operation::kWait,
-                                   .id = id,
-                                   .keys = {key},
-                                   .wait_ms = 600'000})));
+    peer.send(encode({.operation = Operation::kWait,
+                      .id = id,
+                      .keys = {key},
+                      .wait_ms = 600'000}));
     set(key);
-    const auto frame = peer.receive_frame();
-    ASSERT_TRUE(frame) << key;
-    EXPECT_EQ(decode_reply(session.open(*frame), {}).status, Status::kDone);
+    const auto reply = peer.receive();
+    ASSERT_TRUE(reply) << key;
+    EXPECT_EQ(decode_reply(*reply, {}).status, Status::kDone);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/handshake.h"
+#include "lockstep/store/hello.h"
 #include "lockstep/store/message.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/store/served.h"

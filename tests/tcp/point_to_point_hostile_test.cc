@@ -24,7 +24,7 @@ class Spoiled : public testing::Test {
  protected:
   Spoiled() {
     auto [first, second] = connected_pair();
-    std::vector<Socket> sockets(2);
+    std::vector<store::SecureSocket> sockets(2);
     sockets[1] = std::move(first);
     socket_ = std::move(second);
     p2p_.emplace(0, std::move(sockets), rank_names(2));
@@ -32,13 +32,12 @@ class Spoiled : public testing::Test {
   void put(const Frame& frame, size_t payload = 0) {
     Message bytes(sizeof frame + payload);
     std::memcpy(bytes.data(), &frame, sizeof frame);
-    ASSERT_EQ(
-        ::send(socket_.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-        static_cast<ssize_t>(bytes.size()));
+    ASSERT_EQ(::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
   }
   Frame next_frame() {
     Frame frame;
-    EXPECT_EQ(::recv(socket_.fd.get(), &frame, sizeof frame, MSG_WAITALL),
+    EXPECT_EQ(::recv(socket_.fd(), &frame, sizeof frame, MSG_WAITALL),
               static_cast<ssize_t>(sizeof frame));
     return frame;
   }
@@ -58,11 +57,11 @@ class Spoiled : public testing::Test {
     expect_parts(pending.error(), {"rank 1 (host a) was disconnected",
                                    "violated the message protocol", part});
     std::byte byte{};
-    EXPECT_LE(::recv(socket_.fd.get(), &byte, 1, MSG_WAITALL), 0);
+    EXPECT_LE(::recv(socket_.fd(), &byte, 1, MSG_WAITALL), 0);
   }
 
   Message data_;
-  Socket socket_;
+  store::SecureSocket socket_;
   std::optional<PointToPoint> p2p_;
 };
 
@@ -149,8 +148,8 @@ TEST_F(Spoiled, AReasonIsShownWithoutControlCharacters) {
   Awaited pending = receive(kSmall);
   const std::string reason = "\x1b[31mred";
   put({.kind = FrameKind::kFail, .bytes = reason.size()});
-  ASSERT_GT(
-      ::send(socket_.fd.get(), reason.data(), reason.size(), MSG_NOSIGNAL), 0);
+  ASSERT_GT(::send(socket_.fd(), reason.data(), reason.size(), MSG_NOSIGNAL),
+            0);
   const std::string error = pending.error();
   expect_parts(error, {"rank 1 (host a) failed: ?[31mred"});
 }
@@ -161,7 +160,7 @@ TEST_F(Spoiled, NoFramesKeepOperationsFromEnding) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     auto [first, second] = connected_pair();
-    std::vector<Socket> sockets(2);
+    std::vector<store::SecureSocket> sockets(2);
     sockets[1] = std::move(first);
     PointToPoint p2p(0, std::move(sockets), rank_names(2));
     std::vector<Message> memory;
@@ -195,8 +194,8 @@ TEST_F(Spoiled, NoFramesKeepOperationsFromEnding) {
       }
     }
     // It may have been disconnected already.
-    ::send(second.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    second.fd.close();
+    ::send(second.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    second = store::SecureSocket();
     for (auto& each : pending) each.error();
   }
 }
@@ -242,8 +241,7 @@ TEST_F(Spoiled, AReceiveThatTimesOutAmidAChunkLeavesItsMemoryAlone) {
   expect_parts(timed_out.error(), {"in time", "rank 1 (host a) is connected"});
   EXPECT_EQ(next_frame().kind, FrameKind::kDrop);
   const Message rest(500, std::byte{1});
-  ASSERT_EQ(::send(socket_.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL),
-            500);
+  ASSERT_EQ(::send(socket_.fd(), rest.data(), rest.size(), MSG_NOSIGNAL), 500);
   put({.kind = FrameKind::kData, .bytes = 1000, .id = 1}, 1000);
   put({.kind = FrameKind::kWithdraw, .id = 1});
   put({.kind = FrameKind::kMessage, .tag = 3, .bytes = kSmall}, kSmall);
@@ -257,7 +255,7 @@ TEST_F(Spoiled, ASendFailsIfItsReceiveDoes) {
   put({.kind = FrameKind::kAccept, .id = 1});
   put({.kind = FrameKind::kDrop, .id = 1});
   expect_parts(pending.error(), {"rank 1 (host a) gave up on the message"});
-  socket_.fd.close();
+  socket_ = store::SecureSocket();
 }
 
 TEST_F(Spoiled, TheReasonIsToldAmidALargeMessage) {
@@ -280,7 +278,7 @@ TEST_F(Spoiled, AbortsAmidALargeMessage) {
   data_.assign(kHuge, std::byte{1});
   while (frame.kind == FrameKind::kData) {
     Message chunk(frame.bytes);
-    ASSERT_EQ(::recv(socket_.fd.get(), chunk.data(), chunk.size(), MSG_WAITALL),
+    ASSERT_EQ(::recv(socket_.fd(), chunk.data(), chunk.size(), MSG_WAITALL),
               static_cast<ssize_t>(chunk.size()));
     EXPECT_EQ(chunk, Message(frame.bytes));
     frame = next_frame();
@@ -324,7 +322,7 @@ TEST_F(Spoiled, AbortEndsTheOperationsOfBothSides) {
   p2p_->abort("something else");
   EXPECT_EQ(next_frame().kind, FrameKind::kFail);
   std::string reason(16, ' ');
-  ASSERT_EQ(::recv(socket_.fd.get(), reason.data(), 16, MSG_WAITALL), 16);
+  ASSERT_EQ(::recv(socket_.fd(), reason.data(), 16, MSG_WAITALL), 16);
   EXPECT_EQ(reason, "the disk is full");
   const std::string why = "rank 0 (host a) failed: the disk is full";
   expect_parts(pending.error(), {why, "rank 0's receive from rank 1"});

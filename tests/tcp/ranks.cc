@@ -13,7 +13,8 @@
 namespace lockstep::tcp {
 namespace {
 
-using Table = std::vector<std::vector<Socket>>;  // by rank, of each rank
+using Table =
+    std::vector<std::vector<store::SecureSocket>>;  // by rank, of each rank
 
 Table connect_all(int ranks) {
   const auto count = static_cast<size_t>(ranks);
@@ -30,9 +31,10 @@ Table connect_all(int ranks) {
 }
 
 /// Connects this rank to the others by Listener.
-std::vector<Socket> connect_listening(shm::Group& group,
-                                      std::vector<std::string>& announcements) {
-  Listener listener("127.0.0.1", "");
+std::vector<store::SecureSocket> connect_listening(
+    shm::Group& group, std::vector<std::string>& announcements,
+    Listener::Data data) {
+  Listener listener("127.0.0.1", "", data);
   announcements[static_cast<size_t>(group.rank())] = listener.announcement();
   group.begin({.operation = transport::Operation::kBarrier}, group.timeout());
   group.sync();
@@ -44,7 +46,7 @@ std::vector<Socket> connect_listening(shm::Group& group,
 
 }  // namespace
 
-std::pair<Socket, Socket> connected_pair() {
+std::pair<store::SecureSocket, store::SecureSocket> connected_pair() {
   const FileDescriptor listening(
       ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -57,15 +59,14 @@ std::pair<Socket, Socket> connected_pair() {
       ::getsockname(listening.get(), raw, &size) != 0) {
     throw std::runtime_error("can't listen");
   }
-  std::pair<Socket, Socket> result;
-  result.first.fd =
-      FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (::connect(result.first.fd.get(), raw, size) != 0) {
+  FileDescriptor first(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(first.get(), raw, size) != 0) {
     throw std::runtime_error("can't connect");
   }
-  result.second.fd = FileDescriptor(
+  FileDescriptor second(
       ::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  return result;
+  return {store::SecureSocket(std::move(first)),
+          store::SecureSocket(std::move(second))};
 }
 
 std::vector<std::string> rank_names(int ranks) {
@@ -76,20 +77,22 @@ std::vector<std::string> rank_names(int ranks) {
   return names;
 }
 
-std::vector<std::string> run_listening_p2p(int ranks, const P2pTask& task) {
+std::vector<std::string> run_listening_p2p(int ranks, Listener::Data data,
+                                           const P2pTask& task) {
   std::vector<std::string> announcements(static_cast<size_t>(ranks));
   return shm::run_ranks(Kind::kThreads, ranks, [&](shm::Group& group) {
-    PointToPoint p2p(group.rank(), connect_listening(group, announcements),
+    PointToPoint p2p(group.rank(),
+                     connect_listening(group, announcements, data),
                      rank_names(ranks));
     shm::run_as(group, p2p, task);
   });
 }
 
 std::vector<std::string> run_mesh(int ranks, const MeshTask& task,
-                                  Mesh::Hosts hosts) {
+                                  Mesh::Hosts hosts, Listener::Data data) {
   std::vector<std::string> announcements(static_cast<size_t>(ranks));
   return shm::run_ranks(Kind::kThreads, ranks, [&](shm::Group& group) {
-    Mesh mesh(group.rank(), connect_listening(group, announcements),
+    Mesh mesh(group.rank(), connect_listening(group, announcements, data),
               rank_names(ranks), hosts);
     task(mesh);
   });

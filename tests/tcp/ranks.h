@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/tcp/listener.h"
 #include "lockstep/tcp/mesh.h"
 #include "tests/shm/p2p.h"
 
@@ -22,15 +23,15 @@ using shm::run_p2p;
 using shm::sleep_on;
 using shm::TwoRanks;
 
-/// Two ends of a TCP connection over loopback.
-std::pair<Socket, Socket> connected_pair();
+/// Two plain ends of a TCP connection over loopback.
+std::pair<store::SecureSocket, store::SecureSocket> connected_pair();
 
 /// "rank 0 (host a)", "rank 1 (host a)" and so on.
 std::vector<std::string> rank_names(int ranks);
 
-/// As run_p2p() for threads, but connects them by Listener, which does TLS if
-/// the environment asks for it.
-std::vector<std::string> run_listening_p2p(int ranks, const P2pTask& task);
+/// As run_p2p() for threads, but connects them by Listener.
+std::vector<std::string> run_listening_p2p(int ranks, Listener::Data data,
+                                           const P2pTask& task);
 
 using MeshTask = std::function<void(Mesh&)>;
 
@@ -38,6 +39,7 @@ using MeshTask = std::function<void(Mesh&)>;
 /// Returns "" for a rank that succeeded, and otherwise the message of its
 /// error. A rank's connections close when its task is done.
 std::vector<std::string> run_mesh(int ranks, const MeshTask& task,
-                                  Mesh::Hosts hosts = Mesh::Hosts::kOne);
+                                  Mesh::Hosts hosts = Mesh::Hosts::kOne,
+                                  Listener::Data data = Listener::Data::kPlain);
 
 }  // namespace lockstep::tcp

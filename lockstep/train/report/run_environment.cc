@@ -33,6 +33,7 @@ constexpr std::array kVariables{
     "KMP_AFFINITY",
     "LD_PRELOAD",
     "LOCKSTEP_CORES",
+    "LOCKSTEP_ENCRYPT",
     "MALLOC_ARENA_MAX",
     "MKL_NUM_THREADS",
     "NCCL_DEBUG",
