@@ -3,7 +3,7 @@
 
 Writes the tables of faults to docs/faults.md. With --torchrun-networks,
 --restarts or --random-kills, it writes their part of the page instead, and with
---recoveries nothing. Exits with 1 if a run of Lockstep hangs, ends with other
+--recoveries or --strangers nothing. Exits with 1 if a run of Lockstep hangs, ends with other
 bits, or leaks. Faults that need a separate network or disk need root.
 """
 
@@ -23,6 +23,7 @@ from fault_table.job import digest_in  # noqa: E402
 from fault_table.node_restarts import run_restarts  # noqa: E402
 from fault_table.random_kills import random_kills  # noqa: E402
 from fault_table.recoveries import recoveries  # noqa: E402
+from fault_table.strangers import strangers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -71,6 +72,10 @@ def parse_arguments():
                              "that the survivors hold no more at its end")
     losses.add_argument("--descriptors", type=int, default=64,
                         help="file descriptors that a process may have open")
+    others = parser.add_argument_group("strangers")
+    others.add_argument("--strangers", type=int, metavar="N",
+                        help="instead: N connections of strangers to a job, "
+                             "over tcp and over shm")
     arguments = parser.parse_args()
     # Some cases run in namespaces, where the current folder is different.
     arguments.bin = arguments.bin.resolve()
@@ -150,8 +155,9 @@ def main():
         else:
             print(f"[faults] left out: there is no {arguments.torchrun}")
         return 0
-    has_kills = arguments.random_kills or arguments.recoveries
-    for program in programs[:1 if has_kills else 2]:
+    needs_one = (arguments.random_kills or arguments.recoveries
+                 or arguments.strangers)
+    for program in programs[:1 if needs_one else 2]:
         if not program.exists():
             sys.exit(f"[faults] there is no {program}; expected a built "
                      "program; run make faults")
@@ -159,8 +165,9 @@ def main():
         arguments.write_digest.write_text(
             digest_in(cases.quiet_run(programs[0])) + "\n")
         failed = 0
-    elif arguments.recoveries:
-        problems = recoveries(programs[0], arguments)
+    elif arguments.recoveries or arguments.strangers:
+        problems = (recoveries if arguments.recoveries else strangers)(
+            programs[0], arguments)
         for problem in problems:
             print("[faults]", problem)
         failed = len(problems)

@@ -1,9 +1,9 @@
 #include "lockstep/comm/host_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <map>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -12,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/coalesced_work.h"
 #include "lockstep/comm/dense.h"
 #include "lockstep/comm/moves.h"
 #include "lockstep/comm/sparse_all_reduce.h"
@@ -43,7 +42,6 @@ const char* function_name(c10d::OpType type) {
       {ALLTOALL, "all_to_all"},
       {ALLTOALL_BASE, "all_to_all"},
       {BARRIER, "barrier"},
-      {COALESCED, "coalesced"},
       {SEND, "send"},
       {RECV, "recv"},
       {RECVANYSOURCE, "recvAnySource"}};
@@ -51,17 +49,13 @@ const char* function_name(c10d::OpType type) {
   return title == titles.end() ? "collective" : title->second;
 }
 
-// Length of an answer of the monitored barrier.
-constexpr int64_t kTextBytes = 512;
-
-// Tags of a monitored barrier. User tags are 0 and above.
-struct BarrierTags {
-  explicit BarrierTags(uint32_t number)
-      : arrival(-2 - static_cast<int>(number % (1u << 28)) * 2),
-        answer(arrival - 1) {}
-  int arrival;
-  int answer;
-};
+// The keys of a monitored barrier in the store.
+std::string key_of_rank(uint32_t number, int rank) {
+  return fmt::format("monitored barrier {}, rank {}", number, rank);
+}
+std::string key_of_answer(uint32_t number) {
+  return fmt::format("monitored barrier {}, answer", number);
+}
 
 /// Waits until this thread's streams have computed the tensors. The thread that
 /// performs their call has other streams.
@@ -71,26 +65,22 @@ void finish(at::TensorList tensors) {
   }
 }
 
-at::Tensor message_with(const std::string& text) {
-  at::Tensor message = torch::zeros({kTextBytes}, torch::kUInt8);
-  std::memcpy(message.data_ptr(), text.data(),
-              std::min<size_t>(text.size(), kTextBytes - 1));
-  return message;
-}
-
 }  // namespace
 
-HostBackend::HostBackend(std::unique_ptr<shm::P2pChannel> messages,
-                         std::unique_ptr<transport::Transport> bytes, int rank,
-                         int size, std::optional<c10::DeviceType> device_type,
+HostBackend::HostBackend(std::unique_ptr<transport::Transport> bytes,
+                         tcp::Door door, c10::intrusive_ptr<c10d::Store> store,
+                         int rank, int size,
+                         std::optional<c10::DeviceType> device_type,
                          Timeout timeout)
     : TorchBackend(rank, size),
       device_type_(device_type),
       name_(bytes->name()),
       timeout_(timeout),
-      callback_threads_(std::make_unique<CallbackThreads>()),
-      messages_(std::move(messages)),
+      store_(std::move(store)),
       bytes_(std::move(bytes)),
+      messages_(size == 1 ? nullptr
+                          : std::make_unique<tcp::Channel>(
+                                rank, size, std::move(door), *bytes_)),
       queue_(std::make_unique<WorkQueue>()) {
   queue_->on_failure([this](const std::string& reason) { give_up(reason); });
 }
@@ -98,16 +88,14 @@ HostBackend::HostBackend(std::unique_ptr<shm::P2pChannel> messages,
 HostBackend::~HostBackend() {
   if (!home_.is_this_process()) {
     static_cast<void>(queue_.release());
-    static_cast<void>(bytes_.release());
     static_cast<void>(messages_.release());
-    static_cast<void>(callback_threads_.release());
+    static_cast<void>(bytes_.release());
     return;
   }
   const auto end = [this] {
     queue_.reset();
-    bytes_.reset();
     messages_.reset();
-    callback_threads_.reset();
+    bytes_.reset();
   };
   around_end_ ? around_end_(end) : end();
 }
@@ -226,16 +214,6 @@ at::Tensor HostBackend::allocateTensor(long size, at::TensorOptions options) {
   }
   const auto bytes = static_cast<size_t>(size) * c10::elementSize(type);
   return share(bytes).tensor(getRank(), 0, {size}, type);
-}
-
-HostBackend::WorkPtr HostBackend::endCoalescing() {
-  CoalescedWork::Works works;
-  if (messages_to_wait_for_) works.swap(*messages_to_wait_for_);
-  messages_to_wait_for_.reset();
-  // Collectives complete in order, so all are done when the last one is.
-  works.push_back(run(OpType::COALESCED, {}, {}, c10d::BarrierOptions(),
-                      [](const Moves&, at::TensorList, at::TensorList) {}));
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
 }
 
 HostBackend::WorkPtr HostBackend::broadcast(
@@ -515,7 +493,12 @@ HostBackend::WorkPtr HostBackend::send(Tensors& tensors, int to, int tag) {
   check.peer(to);
   check.tag(tag);
   check.input(tensor);
-  return noted(send_message(tensor, to, tag, timeout_));
+  auto work = new_message(OpType::SEND, tensor);
+  messages().send(to, tag, work->bytes(), timeout_,
+                  [work](const std::exception_ptr& error, int source) {
+                    work->end(error, source);
+                  });
+  return work;
 }
 
 HostBackend::WorkPtr HostBackend::recv(Tensors& tensors, int from, int tag) {
@@ -524,7 +507,7 @@ HostBackend::WorkPtr HostBackend::recv(Tensors& tensors, int from, int tag) {
   check.peer(from);
   check.tag(tag);
   check.output(tensor);
-  return noted(receive_message(tensor, from, tag, timeout_));
+  return receive(OpType::RECV, tensor, from, tag);
 }
 
 HostBackend::WorkPtr HostBackend::recvAnysource(Tensors& tensors, int tag) {
@@ -532,17 +515,20 @@ HostBackend::WorkPtr HostBackend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = check.only(tensors);
   check.tag(tag);
   check.output(tensor);
-  auto work = new_message(OpType::RECVANYSOURCE, tensor);
-  messages().receive_any(tag, work->bytes(), timeout_, done_of(work));
-  return noted(work);
+  return receive(OpType::RECVANYSOURCE, tensor, tcp::kAnySource, tag);
 }
 
-HostBackend::WorkPtr HostBackend::noted(WorkPtr message) {
-  if (messages_to_wait_for_) messages_to_wait_for_->push_back(message);
-  return message;
+HostBackend::WorkPtr HostBackend::receive(OpType type, const at::Tensor& tensor,
+                                          int from, int tag) {
+  auto work = new_message(type, tensor);
+  messages().receive(from, tag, work->bytes(), timeout_,
+                     [work](const std::exception_ptr& error, int source) {
+                       work->end(error, source);
+                     });
+  return work;
 }
 
-shm::P2pChannel& HostBackend::messages() const {
+tcp::Channel& HostBackend::messages() const {
   if (messages_) return *messages_;
   throw InvalidArgument("comm",
                         {.code = ErrorCode::kBadRank,
@@ -560,47 +546,17 @@ HostBackend::MessagePtr HostBackend::new_message(
   return c10::make_intrusive<MessageWork>(getRank(), type, tensor, event);
 }
 
-HostBackend::MessagePtr HostBackend::send_message(const at::Tensor& tensor,
-                                                  int to, int tag,
-                                                  Timeout timeout) {
-  auto work = new_message(OpType::SEND, tensor);
-  messages().send(to, tag, work->bytes(), timeout, done_of(work));
-  return work;
-}
-
-HostBackend::MessagePtr HostBackend::receive_message(const at::Tensor& tensor,
-                                                     int from, int tag,
-                                                     Timeout timeout) {
-  auto work = new_message(OpType::RECV, tensor);
-  messages().receive(from, tag, work->bytes(), timeout, done_of(work));
-  return work;
-}
-
-// The callbacks of the work's future run in threads of their own and not in the
-// channel's thread, because they may wait for another message, which that
-// thread transfers.
-shm::P2pDone HostBackend::done_of(MessagePtr work) {
-  return [this, work = std::move(work)](const std::exception_ptr& error,
-                                        int source) {
-    work->end(error, source);
-    if (work->has_pending_future()) {
-      callback_threads_->run([work] { work->complete_future(); });
-    }
-  };
-}
-
-// The barrier uses messages with tags below user tags. Each rank tells rank 0
-// that it has arrived, and gets two answers: that rank 0 has arrived, and how
-// the barrier ended. So every rank waits up to `timeout` for rank 0 to arrive,
-// then as long again, and names the same ranks as rank 0. The number of the
-// barrier is part of the tags, so that messages of an earlier barrier that
-// failed are not mistaken for those of this one.
+// Each rank sets a key of the store when it arrives, and rank 0 sets one that
+// says how the barrier ended. So every rank waits up to `timeout` for rank 0 to
+// arrive, then as long again, and names the same ranks as rank 0. A rank that
+// is late finds the answer. The number of the barrier is part of the keys.
 void HostBackend::monitoredBarrier(const c10d::BarrierOptions& options,
                                    bool wait_all_ranks) {
   check_home();
   if (getSize() == 1) return;
   const Timeout timeout = timeout_of(options.timeout);
   const uint32_t number = monitored_barriers_++;
+  store_->set(key_of_rank(number, getRank()), std::string("here"));
   if (getRank() == 0) {
     wait_for_arrivals(number, timeout, wait_all_ranks);
   } else {
@@ -608,26 +564,30 @@ void HostBackend::monitoredBarrier(const c10d::BarrierOptions& options,
   }
 }
 
+bool HostBackend::has_set(
+    int peer, const std::string& key,
+    std::chrono::steady_clock::time_point deadline) const {
+  constexpr Timeout kLongestPause{50};
+  for (Timeout pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    // In this order, because a rank may set the key and end.
+    const bool is_over = std::chrono::steady_clock::now() >= deadline ||
+                         bytes_->end_of(peer).has_value();
+    if (store_->check({key})) return true;
+    if (is_over) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 void HostBackend::wait_for_arrivals(uint32_t number, Timeout timeout,
                                     bool wait_all_ranks) {
-  const BarrierTags tags(number);
-  std::vector<MessagePtr> arrivals, answers;
-  for (int peer = 1; peer < getSize(); ++peer) {
-    arrivals.push_back(receive_message(torch::zeros({1}, torch::kUInt8), peer,
-                                       tags.arrival, timeout));
-    answers.push_back(
-        send_message(message_with("here"), peer, tags.answer, timeout));
-  }
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::vector<int> missing;
-  std::string first_error;
-  for (size_t i = 0; i < arrivals.size(); ++i) {
-    try {
-      arrivals[i]->wait();
-    } catch (const CommError& error) {
-      if (missing.empty()) first_error = text_of(error);
-      missing.push_back(static_cast<int>(i) + 1);
-      if (!wait_all_ranks) break;
-    }
+  std::string whereabouts;
+  for (int peer = 1; peer < getSize(); ++peer) {
+    if (has_set(peer, key_of_rank(number, peer), deadline)) continue;
+    if (missing.empty()) whereabouts = bytes_->state_of(peer);
+    missing.push_back(peer);
+    if (!wait_all_ranks) break;
   }
   std::string what;
   if (!missing.empty()) {
@@ -637,39 +597,34 @@ void HostBackend::wait_for_arrivals(uint32_t number, Timeout timeout,
         missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
         timeout.count());
   }
-  // A rank that is late finds the answer when it arrives.
-  for (int peer = 1; peer < getSize(); ++peer) {
-    answers.push_back(
-        send_message(message_with(what), peer, tags.answer, timeout));
-  }
+  store_->set(key_of_answer(number), what);
   if (missing.empty()) {
-    for (const auto& answer : answers) answer->wait();
+    // All ranks have come here, and need nothing of the barrier before.
+    for (int peer = 0; number > 0 && peer < getSize(); ++peer) {
+      store_->deleteKey(key_of_rank(number - 1, peer));
+    }
+    if (number > 0) store_->deleteKey(key_of_answer(number - 1));
     return;
   }
   throw CommError({.code = ErrorCode::kCollectiveFailed,
                    .what = what,
-                   .got = first_error,
+                   .got = whereabouts,
                    .fix = "look at what those ranks do"});
 }
 
 void HostBackend::arrive(uint32_t number, Timeout timeout) {
-  const BarrierTags tags(number);
-  const at::Tensor answer = torch::zeros({kTextBytes}, torch::kUInt8);
-  try {
-    send_message(torch::ones({1}, torch::kUInt8), 0, tags.arrival, timeout)
-        ->wait();
-    receive_message(answer, 0, tags.answer, timeout)->wait();
-    receive_message(answer, 0, tags.answer, timeout)->wait();
-  } catch (const CommError& error) {
+  for (const std::string& key :
+       {key_of_rank(number, 0), key_of_answer(number)}) {
+    if (has_set(0, key, std::chrono::steady_clock::now() + timeout)) continue;
     throw CommError(
         {.code = ErrorCode::kCollectiveFailed,
          .what = fmt::format("rank {} came to monitoredBarrier, but rank 0 did "
                              "not answer: timed out, or ended",
                              getRank()),
-         .got = text_of(error),
+         .got = bytes_->state_of(0),
          .fix = "look at rank 0's own output"});
   }
-  const std::string failure(static_cast<const char*>(answer.const_data_ptr()));
+  const std::string failure = store_->get_to_str(key_of_answer(number));
   if (failure.empty()) return;
   throw CommError({.code = ErrorCode::kCollectiveFailed,
                    .what = fmt::format("rank 0 says: {}", failure),

@@ -13,12 +13,11 @@
 
 #include "lockstep/base/home_process.h"
 #include "lockstep/comm/call_checks.h"
-#include "lockstep/comm/callback_threads.h"
 #include "lockstep/comm/queued_work.h"
 #include "lockstep/comm/shared_memory.h"
 #include "lockstep/comm/torch_backend.h"
 #include "lockstep/comm/work_queue.h"
-#include "lockstep/shm/p2p_channel.h"
+#include "lockstep/tcp/channel.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep {
@@ -26,8 +25,8 @@ namespace lockstep {
 /// The ranks of a group as c10d's interface: checks the arguments of a call,
 /// makes the tensors dense, describes the call to the other ranks, and finds
 /// the kernel of a reduction. A transport::Transport moves the bytes, and a
-/// channel carries messages. Tensors on another device are copied to the host
-/// and back.
+/// tcp::Channel carries messages. Tensors on another device are copied to the
+/// host and back.
 ///
 /// A reduction combines the elements of all ranks along the tree of
 /// tree_reduce.h, which gives the same bits on every rank and over every
@@ -55,11 +54,12 @@ class HostBackend final : public TorchBackend {
   /// Calls its argument, which waits for threads and connections.
   using AroundEnd = std::function<void(const std::function<void()>& end)>;
 
-  /// `messages` is null in a group of one rank. `device_type` is that of the
+  /// `door` is that of the rank's messages. `store` is one that no other group
+  /// uses. A group of one rank needs neither. `device_type` is that of the
   /// tensors; without a value, any device is allowed. `timeout` applies to each
   /// call that has no other.
-  HostBackend(std::unique_ptr<shm::P2pChannel> messages,
-              std::unique_ptr<transport::Transport> bytes, int rank, int size,
+  HostBackend(std::unique_ptr<transport::Transport> bytes, tcp::Door door,
+              c10::intrusive_ptr<c10d::Store> store, int rank, int size,
               std::optional<c10::DeviceType> device_type, Timeout timeout);
   /// In a child of this process, frees nothing: the threads do not exist there,
   /// and the other ends of the connections must not notice the child.
@@ -85,9 +85,6 @@ class HostBackend final : public TorchBackend {
       const c10::intrusive_ptr<c10d::Store>& store,
       const std::vector<int>& ranks,
       const c10::intrusive_ptr<Options>& options) override;
-  bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override { messages_to_wait_for_.emplace(); }
-  WorkPtr endCoalescing() override;
 
   WorkPtr broadcast(Tensors& tensors,
                     const c10d::BroadcastOptions& options) override;
@@ -138,6 +135,7 @@ class HostBackend final : public TorchBackend {
   // Messages. Any number may be in flight at once, from any threads and during
   // collectives. The tensor must not change before the Work is done. Messages
   // of one sender with one tag arrive in the order in which they were sent.
+  // Their Work has no future.
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   /// Receives the message that arrives first, from any rank. The Work's
@@ -190,19 +188,16 @@ class HostBackend final : public TorchBackend {
                               const c10d::ReduceScatterOptions& options);
 
   MessagePtr new_message(c10d::OpType type, const at::Tensor& tensor) const;
-  /// Returns the function that the channel calls at the end of a message. It
-  /// keeps the work alive until then.
-  shm::P2pDone done_of(MessagePtr work);
-  MessagePtr send_message(const at::Tensor& tensor, int to, int tag,
-                          Timeout timeout);
-  MessagePtr receive_message(const at::Tensor& tensor, int from, int tag,
-                             Timeout timeout);
+  WorkPtr receive(c10d::OpType type, const at::Tensor& tensor, int from,
+                  int tag);
   /// Throws InvalidArgument in a group of one rank.
-  shm::P2pChannel& messages() const;
-  /// Adds a message to what endCoalescing() returns.
-  WorkPtr noted(WorkPtr message);
+  tcp::Channel& messages() const;
   void wait_for_arrivals(uint32_t number, Timeout timeout, bool wait_all_ranks);
   void arrive(uint32_t number, Timeout timeout);
+  /// Waits until `peer` has set a key of the store. Returns false if that takes
+  /// until `deadline`, or if the rank has ended.
+  bool has_set(int peer, const std::string& key,
+               std::chrono::steady_clock::time_point deadline) const;
 
   const HomeProcess home_;
   const std::optional<c10::DeviceType> device_type_;
@@ -212,12 +207,10 @@ class HostBackend final : public TorchBackend {
   std::atomic<Timeout> timeout_;
   std::atomic<uint64_t> sequence_number_ = 0;
   std::atomic<uint32_t> monitored_barriers_ = 0;
-  // Messages since startCoalescing().
-  std::optional<std::vector<WorkPtr>> messages_to_wait_for_;
-  // Each is used by those after it, which are destroyed first.
-  std::unique_ptr<CallbackThreads> callback_threads_;
-  std::unique_ptr<shm::P2pChannel> messages_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  // Used by those after it, which are destroyed first.
   std::unique_ptr<transport::Transport> bytes_;
+  std::unique_ptr<tcp::Channel> messages_;
   std::unique_ptr<WorkQueue> queue_;
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 #include <string_view>
+#include <type_traits>
 #include <unistd.h>
 #include <utility>
 
@@ -26,14 +27,12 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/shm/group.h"
-#include "lockstep/shm/p2p_segment.h"
-#include "lockstep/shm/point_to_point.h"
 #include "lockstep/shm/shm_transport.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/store/wire.h"
+#include "lockstep/tcp/door.h"
 #include "lockstep/tcp/listener.h"
 #include "lockstep/tcp/mesh.h"
-#include "lockstep/tcp/point_to_point.h"
 #include "lockstep/tcp/tcp_transport.h"
 
 namespace lockstep {
@@ -62,31 +61,31 @@ std::string place_of_this_process() {
                      namespace_id("net"), ::geteuid());
 }
 
-/// Returns the segment that rank 0 makes. The other ranks find it by `key`.
-std::shared_ptr<const shm::Segment> open_common(
-    c10d::Store& store, const std::string& key, int rank,
-    const std::function<std::shared_ptr<const shm::Segment>()>& make) {
-  shm::SegmentAddress address;
+/// Passes what rank 0 makes to the other ranks, bytes and all.
+template <class T, class Make>
+T from_rank_0(c10d::Store& store, const std::string& key, int rank,
+              const Make& make) {
+  static_assert(std::is_trivially_copyable_v<T>);
   if (rank == 0) {
-    auto segment = make();
-    address = segment->address();
-    std::vector<uint8_t> message(sizeof(address));
-    std::memcpy(message.data(), &address, sizeof(address));
+    const T value = make();
+    std::vector<uint8_t> message(sizeof(value));
+    std::memcpy(message.data(), &value, sizeof(value));
     store.set(key, message);
-    return segment;
+    return value;
   }
   const std::vector<uint8_t> message = store.get(key);
-  if (message.size() != sizeof(address)) {
-    throw CommError(
-        {.code = ErrorCode::kNoSharedMemory,
-         .what = "what rank 0 put into the store is not the address of its "
-                 "shared memory",
-         .expected = fmt::format("{} bytes", sizeof(address)),
-         .got = fmt::format("{} bytes", message.size()),
-         .fix = transport::kUseOneBuild});
+  if (message.size() != sizeof(T)) {
+    throw CommError({.code = ErrorCode::kRanksNotConnected,
+                     .what = fmt::format("what rank 0 put into the store as "
+                                         "'{}' is not what it should be",
+                                         key),
+                     .expected = fmt::format("{} bytes", sizeof(T)),
+                     .got = fmt::format("{} bytes", message.size()),
+                     .fix = transport::kUseOneBuild});
   }
-  std::memcpy(&address, message.data(), sizeof(address));
-  return shm::Segment::open(address);
+  T value;
+  std::memcpy(&value, message.data(), sizeof(value));
+  return value;
 }
 
 std::string joined_texts(const std::vector<std::string>& texts) {
@@ -163,8 +162,8 @@ void check_device_types(const std::vector<std::string>& types) {
 
 ProcessGroup::Impl::Impl()
     : direct(c10::make_intrusive<HostBackend>(
-          nullptr, std::make_unique<SoloTransport>(), 0, 1, std::nullopt,
-          HostBackend::Timeout())) {}
+          std::make_unique<SoloTransport>(), tcp::Door(), nullptr, 0, 1,
+          std::nullopt, HostBackend::Timeout())) {}
 
 ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
                          int the_rank, int the_size, std::string master_addr,
@@ -264,34 +263,48 @@ c10::intrusive_ptr<HostBackend> ProcessGroup::Impl::connect_host(
     const std::string& backend_name,
     const c10::intrusive_ptr<c10d::Store>& host_store,
     c10::DeviceType device_type) const {
-  std::unique_ptr<shm::P2pChannel> messages;
   std::unique_ptr<transport::Transport> bytes;
+  tcp::Door door;
   if (backend_name == "shm") {
     // Before the group, so that when all ranks have joined that, all of them
-    // can receive messages.
-    messages = std::make_unique<shm::PointToPoint>(
-        open_common(*host_store, "shm/mail", rank,
-                    [&] { return shm::P2pSegment::make(size); }),
+    // listen for messages.
+    door = tcp::local_door(
+        from_rank_0<tcp::LocalPlace>(*host_store, "shm/messages", rank,
+                                     &tcp::LocalPlace::random),
         rank, size);
-    bytes = std::make_unique<shm::ShmTransport>(
-        open_common(*host_store, "shm/segment", rank,
-                    [&] { return shm::Group::make_segment(size); }),
-        rank, size, timeout);
+    std::shared_ptr<const shm::Segment> segment;
+    const auto address =
+        from_rank_0<shm::SegmentAddress>(*host_store, "shm/segment", rank, [&] {
+          segment = shm::Group::make_segment(size);
+          return segment->address();
+        });
+    if (!segment) segment = shm::Segment::open(address);
+    bytes = std::make_unique<shm::ShmTransport>(std::move(segment), rank, size,
+                                                timeout);
   } else {
     const auto names = all_gather_text(fmt::format(
         "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
-    auto mesh = std::make_unique<tcp::Mesh>(rank, connect_tcp(), names,
-                                            local_size == size
-                                                ? tcp::Mesh::Hosts::kOne
-                                                : tcp::Mesh::Hosts::kSeveral);
-    messages = std::make_unique<tcp::PointToPoint>(rank, connect_tcp(), names);
-    bytes = std::make_unique<tcp::TcpTransport>(std::move(mesh));
+    const std::string address = tcp::local_address_towards(
+        local_size == size ? store::loopback_host() : master_addr_);
+    tcp::Listener listener(
+        address, env("GLOO_SOCKET_IFNAME").value_or(""),
+        wants_encryption() ? tcp::Data::kEncrypted : tcp::Data::kPlain);
+    const auto announcements = all_gather_text(listener.announcement());
+    auto sockets = listener.connect(rank, announcements,
+                                    std::chrono::steady_clock::now() + timeout,
+                                    [] { return control::is_attempt_over(); });
+    bytes = std::make_unique<tcp::TcpTransport>(std::make_unique<tcp::Mesh>(
+        rank, std::move(sockets), names,
+        local_size == size ? tcp::Mesh::Hosts::kOne
+                           : tcp::Mesh::Hosts::kSeveral));
+    door = std::move(listener).door(announcements);
     // If a rank ended while others are still connecting, their connections
     // would fail.
     all_gather_text("connected");
   }
-  return c10::make_intrusive<HostBackend>(std::move(messages), std::move(bytes),
-                                          rank, size, device_type, timeout);
+  return c10::make_intrusive<HostBackend>(std::move(bytes), std::move(door),
+                                          host_store, rank, size, device_type,
+                                          timeout);
 }
 
 void ProcessGroup::Impl::check_home() const {
@@ -317,18 +330,6 @@ bool ProcessGroup::Impl::wants_encryption() const {
                 "job with lockstep run");
   }
   return is_wanted;
-}
-
-std::vector<store::SecureSocket> ProcessGroup::Impl::connect_tcp() const {
-  const std::string address = tcp::local_address_towards(
-      local_size == size ? store::loopback_host() : master_addr_);
-  tcp::Listener listener(address, env("GLOO_SOCKET_IFNAME").value_or(""),
-                         wants_encryption() ? tcp::Listener::Data::kEncrypted
-                                            : tcp::Listener::Data::kPlain);
-  const auto announcements = all_gather_text(listener.announcement());
-  return listener.connect(rank, announcements,
-                          std::chrono::steady_clock::now() + timeout,
-                          [] { return control::is_attempt_over(); });
 }
 
 // A backend for devices makes its own copies, peer to peer if the driver says

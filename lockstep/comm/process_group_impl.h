@@ -63,11 +63,9 @@ class ProcessGroup::Impl {
       const std::string& backend_name,
       const c10::intrusive_ptr<c10d::Store>& store,
       c10::DeviceType device_type) const;
-  /// Connects this rank to all others over tcp. Returns a socket for each rank.
   /// Returns whether the environment asks for encryption. Rank 0 warns of
   /// settings that do not do what they seem to.
   bool wants_encryption() const;
-  std::vector<store::SecureSocket> connect_tcp() const;
   /// Checks the links between the devices of this host, on which `backend`
   /// copies. Throws CommError if some are bad and `backend` can't avoid them.
   void avoid_bad_links(const DeviceBackend& backend) const;

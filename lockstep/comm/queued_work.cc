@@ -89,6 +89,13 @@ int MessageWork::sourceRank() const {
   return source_;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
+  throw InvalidArgument("comm", {.code = ErrorCode::kMisuse,
+                                 .what = "a message has no future",
+                                 .expected = "the Work of a collective",
+                                 .fix = "call wait()"});
+}
+
 void MessageWork::end(const std::exception_ptr& error, int source) {
   {
     const std::lock_guard lock(mutex_);

@@ -71,9 +71,11 @@ class MessageWork : public QueuedWork {
   std::span<std::byte> bytes() const { return dense_.bytes(); }
   /// Returns the rank that sent, for a receive that is done.
   int sourceRank() const override;
+  /// Throws InvalidArgument, as messages over Gloo do.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   /// Called by the backend when the message was transferred, or when it failed
-  /// (`error`). complete_future() then completes the future.
+  /// (`error`).
   void end(const std::exception_ptr& error, int source);
 
  private:

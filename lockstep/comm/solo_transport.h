@@ -36,6 +36,8 @@ class SoloTransport : public transport::Transport {
   bool can_share() const override { return true; }
   std::shared_ptr<const std::vector<transport::RankMemory>> share(
       size_t bytes, Milliseconds timeout) override;
+  std::optional<std::string> end_of(int) const override { return {}; }
+  std::string state_of(int) const override { return "this rank"; }
   void abort(const std::string& reason) noexcept override;
 };
 

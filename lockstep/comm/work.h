@@ -43,7 +43,8 @@ class Work {
   Tensors result() && { return std::move(result_); }
 
   /// Returns c10d's future of the result, a list of tensors, for callbacks
-  /// (then()). docs/collectives.md says what a callback may do.
+  /// (then()). docs/collectives.md says what a callback may do. Throws
+  /// InvalidArgument for a message.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
   /// Returns the rank that sent, after irecv_any() is done.

@@ -456,6 +456,40 @@ void Group::stop(State state, const std::string& reason,
   own.releases.wake();
 }
 
+std::optional<std::string> Group::end_of(int rank) const {
+  const Line& its = line(rank);
+  const State state = its.state.load();
+  if (state < State::kHere) return std::nullopt;
+  if (state == State::kLeft) return name(rank) + " left the group";
+  if (state != State::kHere) {
+    return fmt::format("{} failed: {}", name(rank),
+                       transport::text_of(its.failure));
+  }
+  if (its.pid == ::getpid()) return std::nullopt;
+  try {
+    // Not the one in peers_, which belongs to the thread in sync().
+    if (!PeerProcess(its.pid, its.start_time).has_ended()) return std::nullopt;
+  } catch (const OutOfResources&) {
+    return std::nullopt;
+  } catch (const CommError&) {
+    // It is gone.
+  }
+  return name(rank) + " ended";
+}
+
+std::string Group::state_of(int rank) const {
+  const Line& its = line(rank);
+  if (its.state.load() < State::kHere) return name(rank) + " never joined";
+  if (auto end = end_of(rank)) return *end;
+  if (its.pid == ::getpid()) return name(rank) + " is here";
+  try {
+    return fmt::format("{} {}", name(rank),
+                       PeerProcess(its.pid, its.start_time).state());
+  } catch (const Error&) {
+    return name(rank) + " is there";
+  }
+}
+
 std::string Group::name(int rank) const {
   const Line& its = line(rank);
   if (its.state.load() < State::kHere) return fmt::format("rank {}", rank);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,6 +102,10 @@ class Group {
   /// and then releases its team. The team waits only for that. These are three
   /// waits in sequence, but only about 3 n words for up to kMaxRanks ranks.
   void sync();
+
+  /// Works as Transport::end_of() and state_of().
+  std::optional<std::string> end_of(int rank) const;
+  std::string state_of(int rank) const;
 
   /// Ends the waits of the other ranks with `reason`, because this rank can't
   /// go on.

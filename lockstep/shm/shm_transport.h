@@ -44,6 +44,12 @@ class ShmTransport : public transport::Transport {
   bool can_share() const override { return true; }
   std::shared_ptr<const std::vector<transport::RankMemory>> share(
       size_t bytes, Milliseconds timeout) override;
+  std::optional<std::string> end_of(int rank) const override {
+    return group_.end_of(rank);
+  }
+  std::string state_of(int rank) const override {
+    return group_.state_of(rank);
+  }
   void abort(const std::string& reason) noexcept override;
 
  private:

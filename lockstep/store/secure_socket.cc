@@ -18,7 +18,8 @@ namespace {
 
 using Outcome = SecureSocket::Outcome;
 
-// What a handshake may read. A client's part has a name and some 300 bytes.
+// Limit on the bytes read during a handshake. A client sends the name of its
+// key and about 300 bytes.
 constexpr size_t kMaxHandshakeBytes = 4096;
 // TLS_AES_128_GCM_SHA256: its number in the protocol, and its name.
 constexpr std::array<unsigned char, 2> kCipher{0x13, 0x01};

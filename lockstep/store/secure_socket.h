@@ -24,7 +24,7 @@ namespace lockstep::store {
 /// can't be used.
 class SecureSocket {
  public:
-  /// Returns the key of that name, or nothing if there is none.
+  /// Returns the key of that name, or nothing if the name is unknown.
   using FindKey = std::function<std::optional<Key>(std::string_view name)>;
 
   enum class Outcome {

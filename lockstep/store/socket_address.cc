@@ -241,8 +241,7 @@ int poll_timeout_ms(std::chrono::steady_clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
 }
 
-FileDescriptor connect_to(const SocketAddress& address,
-                          std::chrono::steady_clock::time_point deadline) {
+FileDescriptor start_connecting(const SocketAddress& address) {
   FileDescriptor socket(::socket(
       address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open() && is_out_of_resources(errno)) {
@@ -251,14 +250,25 @@ FileDescriptor connect_to(const SocketAddress& address,
   if (!socket.is_open()) return {};
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (::connect(socket.get(), address.get(), address.length()) != 0) {
-    if (errno != EINPROGRESS) return {};
-    pollfd ready{socket.get(), POLLOUT, 0};
-    if (::poll(&ready, 1, poll_timeout_ms(deadline)) <= 0) return {};
-    int error = 0;
-    socklen_t length = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return {};
+  if (::connect(socket.get(), address.get(), address.length()) != 0 &&
+      errno != EINPROGRESS) {
+    return {};
+  }
+  return socket;
+}
+
+FileDescriptor connect_to(const SocketAddress& address,
+                          std::chrono::steady_clock::time_point deadline) {
+  FileDescriptor socket = start_connecting(address);
+  if (!socket.is_open()) return {};
+  pollfd ready{socket.get(), POLLOUT, 0};
+  if (::poll(&ready, 1, poll_timeout_ms(deadline)) <= 0) return {};
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) {
+    errno = error;
+    return {};
   }
   // A TCP socket may connect to itself if no process listens at a port.
   if (SocketAddress::from_socket(socket.get()).text() == address.text())

@@ -61,8 +61,13 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
 /// milliseconds: rounded up, from 0 to about a quarter of an hour.
 int poll_timeout_ms(std::chrono::steady_clock::time_point deadline);
 
+/// Begins to connect to `address`, and does not wait. Returns a closed
+/// descriptor if that failed. The socket is non-blocking and has TCP_NODELAY
+/// set.
+FileDescriptor start_connecting(const SocketAddress& address);
+
 /// Connects to `address`. Returns a closed descriptor if that did not succeed
-/// before the deadline. The socket is non-blocking and has TCP_NODELAY set.
+/// before the deadline. The socket is as that of start_connecting().
 FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline);
 

@@ -61,32 +61,6 @@ void Connection::clear() {
   receives_.clear();
 }
 
-void Connection::copy_sends(std::vector<std::byte>& copy) {
-  std::vector<std::byte> joined;
-  for (const auto& bytes : sends_) {
-    joined.insert(joined.end(), bytes.begin(), bytes.end());
-  }
-  // The pieces keep their sizes, because OpenSSL repeats a write only with the
-  // same bytes.
-  copy = std::move(joined);
-  size_t at = 0;
-  for (auto& bytes : sends_) {
-    bytes = std::span(copy).subspan(at, bytes.size());
-    at += bytes.size();
-  }
-}
-
-void Connection::redirect_receives(std::vector<std::byte>& scratch) {
-  size_t most = 0;
-  for (const Receive& receive : receives_) {
-    most = std::max(most, receive.bytes.size());
-  }
-  scratch.resize(most);
-  for (Receive& receive : receives_) {
-    receive.bytes = std::span(scratch).first(receive.bytes.size());
-  }
-}
-
 Connection::Progress Connection::send_some() {
   if (socket_.is_encrypted() && !sends_.empty()) return send_encrypted();
   std::array<iovec, kPieces> pieces;

@@ -35,13 +35,6 @@ class Connection {
   bool has_receives() const { return !receives_.empty(); }
   /// Drops all queued operations.
   void clear();
-  /// Copies the queued bytes that are not sent yet to `copy`, and sends them
-  /// from there. `copy` must not change until they are sent. Their own memory
-  /// may.
-  void copy_sends(std::vector<std::byte>& copy);
-  /// Receives what is left of the queued receives into `scratch` instead of
-  /// their own memory. `scratch` must stay valid until then.
-  void redirect_receives(std::vector<std::byte>& scratch);
 
   enum class Progress { kNone, kSome, kClosed };
   /// Sends as much as the socket takes. kClosed means that the other end is

@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <netdb.h>
 #include <optional>
 #include <poll.h>
 #include <sys/socket.h>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,21 +27,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-using store::SecureSocket;
-using Outcome = SecureSocket::Outcome;
 
-// Limit on open connections of strangers. The other ranks come on top.
-constexpr size_t kMaxStrangers = 64;
 constexpr milliseconds kAskEvery{500};
 // Pause before a rank connects again to one that closed its connection.
 constexpr milliseconds kPause{20};
 constexpr const char* kFix =
     "look at that rank's output and at firewalls; GLOO_SOCKET_IFNAME names the "
     "network interface to use";
+constexpr const char* kForCollectives = "collectives";
 constexpr const char* kEncrypted = "encrypted";
 constexpr const char* kPlain = "plain";
 
-/// What a rank announces.
+/// The content of an announcement.
 struct Place {
   store::SocketAddress address;
   store::Key key;
@@ -88,11 +87,15 @@ Place place_of(int rank, const std::string& announcement) {
   return {.address = found.front(), .key = *key, .data = std::string(words[3])};
 }
 
-void check_data(const std::vector<Place>& places) {
+std::vector<Place> places_of(std::span<const std::string> announcements) {
+  std::vector<Place> places;
+  for (const std::string& announcement : announcements) {
+    places.push_back(place_of(static_cast<int>(places.size()), announcement));
+  }
   const auto other = std::find_if(
       places.begin(), places.end(),
       [&](const Place& place) { return place.data != places.front().data; });
-  if (other == places.end()) return;
+  if (other == places.end()) return places;
   throw InvalidArgument(
       "comm",
       {.code = ErrorCode::kBadVariable,
@@ -104,33 +107,22 @@ void check_data(const std::vector<Place>& places) {
        .fix = "set LOCKSTEP_ENCRYPT to the same value for all of them"});
 }
 
-/// Returns the name of the key with which `from` connects to `to`.
-std::string name_of(int from, int to) {
-  return fmt::format("rank {} to rank {}", from, to);
-}
-
 /// Connects this rank to all others: to those below it, while it accepts those
 /// above it. All handshakes go on at once, so the ranks can't wait in a ring.
 class Connector {
  public:
-  Connector(int rank, std::span<const std::string> announcements,
-            const store::Key& key, int listening_fd, Clock::time_point deadline)
+  Connector(int rank, const std::vector<Place>& places, int listening_fd,
+            Data data, Clock::time_point deadline)
       : rank_(rank),
-        ranks_(static_cast<int>(announcements.size())),
-        key_(key),
+        ranks_(static_cast<int>(places.size())),
+        places_(places),
         listening_fd_(listening_fd),
+        data_(data),
         deadline_(deadline),
-        sockets_(announcements.size()) {
-    for (int r = 0; r < ranks_; ++r) {
-      places_.push_back(place_of(r, announcements[static_cast<size_t>(r)]));
-    }
-    check_data(places_);
-  }
+        sockets_(places.size()),
+        outgoing_(static_cast<size_t>(rank)) {}
 
-  std::vector<SecureSocket> run(const std::function<bool()>& is_over) {
-    for (int peer = 0; peer < rank_; ++peer) {
-      handshakes_.push_back({.peer = peer});
-    }
+  std::vector<store::SecureSocket> run(const std::function<bool()>& is_over) {
     for (auto awaited = awaited_ranks(); !awaited.empty();
          awaited = awaited_ranks()) {
       if (Clock::now() >= deadline_ || is_over()) {
@@ -141,31 +133,16 @@ class Connector {
                              rank_, ranks_, fmt::join(awaited, ", ")),
                          .fix = kFix});
       }
-      for (Handshake& each : handshakes_) {
-        if (!each.socket.is_open() && each.again_at <= Clock::now()) {
-          connect(each);
-        }
-      }
+      for (int peer = 0; peer < rank_; ++peer) connect(peer);
       wait_and_accept();
-      for (Handshake& each : handshakes_) {
-        if (each.socket.is_open()) advance(each);
-      }
-      std::erase_if(handshakes_,
-                    [](const Handshake& each) { return each.is_over; });
+      for (int peer = 0; peer < rank_; ++peer) advance(peer);
+      std::erase_if(strangers_,
+                    [&](Handshake& each) { return !is_pending(each); });
     }
     return std::move(sockets_);
   }
 
  private:
-  struct Handshake {
-    std::optional<int> peer;  // of a stranger: once it is proven
-    SecureSocket socket;      // closed: to connect at `again_at`
-    Clock::time_point again_at{};
-    bool is_proven = false;
-    bool wants_write = false;
-    bool is_over = false;
-  };
-
   [[noreturn]] void fail(int peer, const std::string& got) const {
     throw CommError(
         {.code = ErrorCode::kRanksNotConnected,
@@ -185,104 +162,87 @@ class Connector {
     return awaited;
   }
 
-  void connect(Handshake& to) const {
-    const Place& place = places_[static_cast<size_t>(*to.peer)];
+  void connect(int peer) {
+    auto& handshake = outgoing_[static_cast<size_t>(peer)];
+    if (handshake || sockets_[static_cast<size_t>(peer)].is_open()) return;
+    const Place& place = places_[static_cast<size_t>(peer)];
     FileDescriptor socket = store::connect_to(place.address, deadline_);
-    if (!socket.is_open()) fail(*to.peer, std::strerror(errno));
-    const std::string name = name_of(rank_, *to.peer);
-    to.socket = SecureSocket::client(std::move(socket), name,
-                                     store::derived(place.key, {name}));
-    advance_handshake(to);
+    if (!socket.is_open()) fail(peer, std::strerror(errno));
+    handshake = Handshake::with(kForCollectives, rank_, peer, std::move(socket),
+                                place.key, data_);
+    advance(peer);
+  }
+
+  void advance(int peer) {
+    auto& handshake = outgoing_[static_cast<size_t>(peer)];
+    if (!handshake) return;
+    switch (handshake->advance()) {
+      case Handshake::Outcome::kDone:
+        sockets_[static_cast<size_t>(peer)] = handshake->take();
+        return handshake.reset();
+      case Handshake::Outcome::kRefused:
+        return fail(peer, "somebody else answers there");
+      case Handshake::Outcome::kClosed:
+        // A rank that is flooded with connections may close any of them.
+        std::this_thread::sleep_for(kPause);
+        return handshake.reset();
+      default:
+        return;
+    }
   }
 
   /// Waits until a connection is ready or a stranger comes.
   void wait_and_accept() {
     std::vector<pollfd> polled{
         {.fd = listening_fd_, .events = POLLIN, .revents = 0}};
-    auto until = std::min(deadline_, Clock::now() + kAskEvery);
-    for (const Handshake& each : handshakes_) {
-      if (!each.socket.is_open()) {
-        until = std::min(until, each.again_at);
-      } else {
-        const short events = each.wants_write ? POLLOUT : POLLIN;
-        polled.push_back(
-            {.fd = each.socket.fd(), .events = events, .revents = 0});
-      }
+    const auto watch = [&](const Handshake& each) {
+      polled.push_back(
+          {.fd = each.fd(), .events = each.events(), .revents = 0});
+    };
+    for (const auto& each : outgoing_) {
+      if (each) watch(*each);
     }
+    for (const auto& each : strangers_) watch(each);
+    const auto until = std::min(deadline_, Clock::now() + kAskEvery);
     ::poll(polled.data(), polled.size(), store::poll_timeout_ms(until));
-    if (polled[0].revents != 0) accept_one();
-  }
-
-  void accept_one() {
+    if (polled[0].revents == 0) return;
     FileDescriptor socket(::accept4(listening_fd_, nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.is_open()) return;
-    const auto is_stranger = [](const Handshake& each) { return !each.peer; };
-    const auto strangers = static_cast<size_t>(
-        std::count_if(handshakes_.begin(), handshakes_.end(), is_stranger));
-    if (strangers >= kMaxStrangers + sockets_.size()) {
-      handshakes_.erase(
-          std::find_if(handshakes_.begin(), handshakes_.end(), is_stranger));
+    if (strangers_.size() >= kMaxStrangers + sockets_.size()) {
+      strangers_.pop_front();
     }
-    handshakes_.emplace_back();
-    handshakes_.back().socket = SecureSocket::server(
-        std::move(socket),
-        [this](std::string_view name) -> std::optional<store::Key> {
-          if (!rank_above(name)) return std::nullopt;
-          return store::derived(key_, {name});
-        });
+    strangers_.push_back(Handshake::with_stranger(
+        kForCollectives, rank_, ranks_, std::move(socket),
+        places_[static_cast<size_t>(rank_)].key, data_));
   }
 
-  /// Returns the rank that connects to this one with the key of that name.
-  std::optional<int> rank_above(std::string_view name) const {
-    for (int from = rank_ + 1; from < ranks_; ++from) {
-      if (name == name_of(from, rank_)) return from;
-    }
-    return std::nullopt;
-  }
-
-  void advance_handshake(Handshake& with) const {
-    const Outcome outcome = with.socket.shake_hands();
-    with.wants_write = outcome == Outcome::kWantsWrite;
-    with.is_proven = outcome == Outcome::kDone;
-    if (with.is_proven && !with.peer) {
-      with.peer = rank_above(with.socket.key_name());
-    } else if (outcome == Outcome::kRefused || outcome == Outcome::kClosed) {
-      if (!with.peer) {
-        with.is_over = true;  // a stranger
-      } else if (outcome == Outcome::kRefused) {
-        fail(*with.peer, "somebody else answers there");
-      } else {
-        // A rank that is flooded with connections may close any of them.
-        with.socket = SecureSocket();
-        with.again_at = Clock::now() + kPause;
+  /// Goes on with a stranger. Returns false if that is over.
+  bool is_pending(Handshake& stranger) {
+    switch (stranger.advance()) {
+      case Handshake::Outcome::kDone: {
+        const int peer = *stranger.peer();
+        auto& socket = sockets_[static_cast<size_t>(peer)];
+        if (peer > rank_ && !socket.is_open()) socket = stranger.take();
+        return false;
       }
+      case Handshake::Outcome::kRefused:
+      case Handshake::Outcome::kClosed:
+        return false;
+      default:
+        return true;
     }
-  }
-
-  void advance(Handshake& with) {
-    if (!with.is_proven) advance_handshake(with);
-    if (!with.is_proven) return;
-    if (places_.front().data == kPlain) {
-      const Outcome outcome = with.socket.leave_tls();
-      with.wants_write = outcome == Outcome::kWantsWrite;
-      if (outcome == Outcome::kClosed || outcome == Outcome::kRefused) {
-        fail(*with.peer, "it closed the connection");
-      }
-      if (outcome != Outcome::kDone) return;
-    }
-    with.is_over = true;
-    sockets_[static_cast<size_t>(*with.peer)] = std::move(with.socket);
   }
 
   const int rank_;
   const int ranks_;
-  const store::Key& key_;
+  const std::vector<Place>& places_;
   const int listening_fd_;
+  const Data data_;
   const Clock::time_point deadline_;
-  std::vector<Place> places_;
-  std::vector<Handshake> handshakes_;  // oldest first
-  std::vector<SecureSocket> sockets_;  // by rank; closed for this rank
+  std::vector<store::SecureSocket> sockets_;  // by rank; closed for this rank
+  std::vector<std::optional<Handshake>> outgoing_;  // to the ranks below
+  std::deque<Handshake> strangers_;                 // oldest first
 };
 
 /// Returns the address from which this host would send to `peer`, which a
@@ -340,13 +300,27 @@ std::string Listener::announcement() const {
                      data_ == Data::kEncrypted ? kEncrypted : kPlain);
 }
 
-std::vector<SecureSocket> Listener::connect(
+std::vector<store::SecureSocket> Listener::connect(
     int rank, std::span<const std::string> announcements, Time deadline,
     const std::function<bool()>& is_over) {
-  auto sockets = Connector(rank, announcements, key_, socket_.get(), deadline)
-                     .run(is_over);
-  socket_.close();
-  return sockets;
+  const auto places = places_of(announcements);
+  return Connector(rank, places, socket_.get(), data_, deadline).run(is_over);
+}
+
+Door Listener::door(std::span<const std::string> announcements) && {
+  Door door{.listening = std::move(socket_),
+            .connect = {},
+            .keys = {},
+            .data = data_};
+  std::vector<store::SocketAddress> addresses;
+  for (const Place& place : places_of(announcements)) {
+    addresses.push_back(place.address);
+    door.keys.push_back(place.key);
+  }
+  door.connect = [addresses](int peer) {
+    return store::start_connecting(addresses[static_cast<size_t>(peer)]);
+  };
+  return door;
 }
 
 }  // namespace lockstep::tcp

@@ -9,6 +9,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/store/key.h"
 #include "lockstep/store/secure_socket.h"
+#include "lockstep/tcp/door.h"
 
 namespace lockstep::tcp {
 
@@ -30,8 +31,6 @@ class Listener {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  enum class Data { kPlain, kEncrypted };
-
   /// Listens at `host`, or at the addresses of the network interface
   /// `interface` if one is named. Throws CommError.
   Listener(const std::string& host, const std::string& interface,
@@ -48,6 +47,9 @@ class Listener {
   std::vector<store::SecureSocket> connect(
       int rank, std::span<const std::string> announcements, Time deadline,
       const std::function<bool()>& is_over);
+
+  /// Passes the listening socket on, for what comes after connect().
+  Door door(std::span<const std::string> announcements) &&;
 
  private:
   FileDescriptor socket_;

@@ -203,6 +203,17 @@ void Mesh::abort(const std::string& reason, EndConnection end) noexcept {
   for (Peer& peer : peers_) (peer.connection.*end)();
 }
 
+std::optional<std::string> Mesh::end_of(int rank) const {
+  const Connection& connection = peers_[static_cast<size_t>(rank)].connection;
+  pollfd closed{.fd = connection.fd(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&closed, 1, 0) <= 0) return std::nullopt;
+  return name(rank) + " ended or left the group";
+}
+
+std::string Mesh::state_of(int rank) const {
+  return end_of(rank).value_or(name(rank) + " is connected");
+}
+
 std::span<std::byte> Mesh::scratch(size_t bytes) {
   constexpr size_t kLine = 64;
   if (scratch_.size() < bytes + kLine) scratch_.resize(bytes + kLine);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <poll.h>
 #include <span>
 #include <string>
@@ -65,6 +66,10 @@ class Mesh {
   /// Returns the number of bytes that this rank has sent or queued so far. Any
   /// thread may call this.
   int64_t sent_bytes() const { return sent_bytes_; }
+
+  /// Works as Transport::end_of() and state_of().
+  std::optional<std::string> end_of(int rank) const;
+  std::string state_of(int rank) const;
 
   /// Returns memory for this collective, aligned to cache lines. The next call
   /// invalidates it.

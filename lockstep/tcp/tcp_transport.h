@@ -40,6 +40,12 @@ class TcpTransport : public transport::Transport {
   /// Throws CommError: ranks over tcp share no memory.
   std::shared_ptr<const std::vector<transport::RankMemory>> share(
       size_t bytes, Milliseconds timeout) override;
+  std::optional<std::string> end_of(int rank) const override {
+    return mesh_->end_of(rank);
+  }
+  std::string state_of(int rank) const override {
+    return mesh_->state_of(rank);
+  }
   int64_t sent_bytes() const override;
   void abort(const std::string& reason) noexcept override;
 

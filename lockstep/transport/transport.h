@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,17 @@ struct RankMemory {
   Bytes bytes;                        ///< starts at a page
 };
 
+/// Knows whether the ranks of a group are there. Any thread may ask.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  /// Returns how a rank ended, "rank 1 (host build7, pid 4711) ended", or
+  /// nothing if it can still take part.
+  virtual std::optional<std::string> end_of(int rank) const = 0;
+  /// Returns what a rank does: "rank 1 (host build7, pid 4711) sleeps".
+  virtual std::string state_of(int rank) const = 0;
+};
+
 /// Moves the bytes of collectives between the ranks of a group.
 ///
 /// All ranks make the same calls in the same order, each from one thread at a
@@ -37,10 +49,9 @@ struct RankMemory {
 /// else is found, and then made with one of the functions after it. These work
 /// like those of the same names in shm/collectives.h. They throw CommError for
 /// ranks that die, stall or call something else.
-class Transport {
+class Transport : public Peers {
  public:
   Transport() = default;
-  virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 

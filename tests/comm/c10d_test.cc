@@ -234,62 +234,24 @@ TEST_P(C10d, AMonitoredBarrierTellsALateRankHowItEnded) {
       options_of(GetParam()));
 }
 
-// The calls of batch_isend_irecv() in Python.
-TEST_P(C10d, CoalescedMessagesAreDoneAtTheEnd) {
+// batch_isend_irecv() in Python then returns the work of each message, as over
+// Gloo.
+TEST_P(C10d, MessagesHaveNoFutureAndAreNotCoalesced) {
   spawn(
       2,
       [](const ProcessGroup& world) {
         const auto backend = world.backend();
         const int peer = 1 - world.rank();
-        for (int i = 0; i < 20; ++i) {
-          Tensors sent{torch::full({1000}, world.rank() + i + 0.0)};
-          Tensors received{torch::full({1000}, -1.0)};
-          if (world.rank() == 1 && i < 3) {
-            std::this_thread::sleep_for(milliseconds(50));
-          }
-          backend->startCoalescing();
-          backend->send(sent, peer, 0);
-          backend->recv(received, peer, 0);
-          const auto work = backend->endCoalescing();
-          if (i % 2 == 0) {
-            work->wait();
-          } else {
-            work->getFuture()->wait();
-          }
-          require(work->isCompleted() && work->isSuccess(), "they are done");
-          require(
-              torch::equal(received[0], torch::full({1000}, peer + i + 0.0)),
-              "the message is there");
-        }
-      },
-      options_of(GetParam()));
-}
-
-TEST_P(C10d, CoalescedMessagesFailAndTimeOut) {
-  std::promise<void> given_up;
-  const auto end = given_up.get_future().share();
-  spawn(
-      2,
-      [&](const ProcessGroup& world) {
-        if (world.rank() == 1) {
-          end.wait_for(std::chrono::seconds(60));
-          return;
-        }
-        const auto backend = world.backend();
-        Tensors received{torch::zeros({5})};
-        backend->startCoalescing();
-        backend->recv(received, 1, 0);
-        const auto work = backend->endCoalescing();
-        const Caught late = caught_from([&] { work->wait(milliseconds(100)); });
-        require(late.names("timed out"), "it says: " + late.message);
-        require(!work->isCompleted(), "the message may still arrive");
-        given_up.set_value();
-        const Caught lost = caught_from([&] { work->wait(); });
-        require(lost.code.has_value() && work->exception() != nullptr,
-                "it says: " + lost.message);
-        const Caught future_error =
-            caught_from([&] { work->getFuture()->waitAndThrow(); });
-        require(!future_error.message.empty(), "the future fails, too");
+        Tensors sent{torch::full({1000}, 1.0)}, received{torch::zeros({1000})};
+        const auto sending = backend->send(sent, peer, 0);
+        const auto receiving = backend->recv(received, peer, 0);
+        require(caught_from([&] { receiving->getFuture(); }).code ==
+                    ErrorCode::kMisuse,
+                "a future");
+        sending->wait();
+        receiving->wait();
+        require(torch::equal(received[0], sent[0]), "another message");
+        require(!backend->supportsCoalescing(), "coalescing");
       },
       options_of(GetParam()));
 }

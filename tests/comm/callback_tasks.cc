@@ -143,39 +143,5 @@ const RankTasks callbacks("callbacks", [](const ProcessGroup& world) {
   require(torch::equal(after[0], filled(2 * size)), "after an exception");
 });
 
-/// Passes a message around the ring. The callback of each receiver passes on
-/// the next message and waits for the one it gets. Each hop has its own tag.
-at::Tensor pass_in_callback(const ProcessGroup& world, int hops, double value) {
-  const auto backend_of_group = world.backend();
-  auto& backend = *backend_of_group;
-  const int next = (world.rank() + 1) % world.size();
-  const int last = (world.rank() + world.size() - 1) % world.size();
-  Tensors got{filled(-1)}, sent{filled(value)};
-  // Before the callback: it may run here, and wait for what the ring brings.
-  const auto sending = backend.send(sent, next, hops);
-  const auto receiving = backend.recv(got, last, hops);
-  const auto result = receiving->getFuture()->then(
-      [&world, hops](Future& future) {
-        const at::Tensor received = first_of(future);
-        if (hops == 1) return c10::IValue(received);
-        return c10::IValue(
-            pass_in_callback(world, hops - 1, received[0].item<double>()));
-      },
-      c10::TensorType::get());
-  sending->wait();
-  return value_of(result).toTensor();
-}
-
-const RankTasks mail_callbacks("mail_callbacks", [](const ProcessGroup& world) {
-  if (world.size() == 1) return;
-  const int size = world.size();
-  for (int hops = 1; hops < 5; ++hops) {
-    const int origin = (world.rank() - hops + 5 * size) % size;
-    require(torch::equal(pass_in_callback(world, hops, world.rank()),
-                         filled(origin)),
-            "messages in callbacks of messages");
-  }
-});
-
 }  // namespace
 }  // namespace lockstep

@@ -31,11 +31,10 @@ auto all_tasks(Ranks ranks) {
       testing::Values("shm", "tcp"),
       testing::Values("all_reduce", "reductions", "places", "moves",
                       "whole_tensors", "strided", "send_recv", "c10d_forms",
-                      "groups", "callbacks", "mail_callbacks", "refusals",
-                      "coalesced", "sparse", "wrap", "c10d_reducer",
-                      "c10d_debug_detail", "async_bits", "async_order",
-                      "async_futures", "async_inference", "async_messages",
-                      "async_refusals"),
+                      "groups", "callbacks", "refusals", "coalesced", "sparse",
+                      "wrap", "c10d_reducer", "c10d_debug_detail", "async_bits",
+                      "async_order", "async_futures", "async_inference",
+                      "async_messages", "async_refusals"),
       ranks);
 }
 INSTANTIATE_TEST_SUITE_P(Few, Threads, all_tasks(testing::Values(1, 2, 3)),

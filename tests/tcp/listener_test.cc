@@ -49,7 +49,7 @@ bool is_refused(const FileDescriptor& socket) {
 
 /// Two ranks that connect, while `strangers` do what they do.
 std::pair<Sockets, Sockets> connect_two(
-    Listener::Data data, const std::function<void(std::string)>& strangers) {
+    Data data, const std::function<void(std::string)>& strangers) {
   Listener first("127.0.0.1", "", data), second("127.0.0.1", "", data);
   const std::vector<std::string> announcements{first.announcement(),
                                                second.announcement()};
@@ -62,7 +62,7 @@ std::pair<Sockets, Sockets> connect_two(
 }
 
 TEST(Listener, ConnectsRanksAmongStrangers) {
-  for (const auto data : {Listener::Data::kPlain, Listener::Data::kEncrypted}) {
+  for (const auto data : {Data::kPlain, Data::kEncrypted}) {
     FileDescriptor silent;
     auto [first, second] = connect_two(data, [&](const auto& announcement) {
       // One stranger is silent, one sends nonsense, one has a wrong key, and
@@ -88,7 +88,7 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
     ASSERT_TRUE(first[1].is_open());
     ASSERT_TRUE(second[0].is_open());
     EXPECT_FALSE(first[0].is_open());
-    EXPECT_EQ(first[1].is_encrypted(), data == Listener::Data::kEncrypted);
+    EXPECT_EQ(first[1].is_encrypted(), data == Data::kEncrypted);
     const std::byte sent{'x'};
     size_t count = 0;
     ASSERT_EQ(first[1].write({&sent, 1}, count),
@@ -105,7 +105,7 @@ TEST(Listener, ConnectsRanksAmongStrangers) {
 TEST(Listener, ConnectsRanksInAFloodOfConnections) {
   std::vector<FileDescriptor> flood;
   const auto [first, second] =
-      connect_two(Listener::Data::kPlain, [&](const auto& announcement) {
+      connect_two(Data::kPlain, [&](const auto& announcement) {
         for (int i = 0; i < 500; ++i) {
           flood.push_back(unauthenticated_peer_at(announcement));
         }
@@ -140,7 +140,7 @@ TEST(Listener, ConnectsAgainToARankThatClosedTheConnection) {
 
 TEST(Listener, RefusesRanksThatDontAgreeOnEncryption) {
   Listener plain("127.0.0.1", "");
-  const Listener encrypted("127.0.0.1", "", Listener::Data::kEncrypted);
+  const Listener encrypted("127.0.0.1", "", Data::kEncrypted);
   const std::vector<std::string> announcements{plain.announcement(),
                                                encrypted.announcement()};
   expect_problem(

@@ -8,32 +8,13 @@
 #include <fmt/format.h>
 
 #include "lockstep/tcp/listener.h"
-#include "lockstep/tcp/point_to_point.h"
 
 namespace lockstep::tcp {
 namespace {
 
-using Table =
-    std::vector<std::vector<store::SecureSocket>>;  // by rank, of each rank
-
-Table connect_all(int ranks) {
-  const auto count = static_cast<size_t>(ranks);
-  Table table(count);
-  for (auto& row : table) row.resize(count);
-  for (size_t a = 0; a < count; ++a) {
-    for (size_t b = 0; b < a; ++b) {
-      auto [first, second] = connected_pair();
-      table[a][b] = std::move(first);
-      table[b][a] = std::move(second);
-    }
-  }
-  return table;
-}
-
 /// Connects this rank to the others by Listener.
 std::vector<store::SecureSocket> connect_listening(
-    shm::Group& group, std::vector<std::string>& announcements,
-    Listener::Data data) {
+    shm::Group& group, std::vector<std::string>& announcements, Data data) {
   Listener listener("127.0.0.1", "", data);
   announcements[static_cast<size_t>(group.rank())] = listener.announcement();
   group.begin({.operation = transport::Operation::kBarrier}, group.timeout());
@@ -77,19 +58,8 @@ std::vector<std::string> rank_names(int ranks) {
   return names;
 }
 
-std::vector<std::string> run_listening_p2p(int ranks, Listener::Data data,
-                                           const P2pTask& task) {
-  std::vector<std::string> announcements(static_cast<size_t>(ranks));
-  return shm::run_ranks(Kind::kThreads, ranks, [&](shm::Group& group) {
-    PointToPoint p2p(group.rank(),
-                     connect_listening(group, announcements, data),
-                     rank_names(ranks));
-    shm::run_as(group, p2p, task);
-  });
-}
-
 std::vector<std::string> run_mesh(int ranks, const MeshTask& task,
-                                  Mesh::Hosts hosts, Listener::Data data) {
+                                  Mesh::Hosts hosts, Data data) {
   std::vector<std::string> announcements(static_cast<size_t>(ranks));
   return shm::run_ranks(Kind::kThreads, ranks, [&](shm::Group& group) {
     Mesh mesh(group.rank(), connect_listening(group, announcements, data),
@@ -99,24 +69,3 @@ std::vector<std::string> run_mesh(int ranks, const MeshTask& task,
 }
 
 }  // namespace lockstep::tcp
-
-namespace lockstep::shm {
-
-P2pJoin connect_p2p(int ranks) {
-  auto table = std::make_shared<tcp::Table>(tcp::connect_all(ranks));
-  return [table, ranks](int rank, Kind kind) {
-    auto own = std::move((*table)[static_cast<size_t>(rank)]);
-    // Otherwise the others would not notice the end of a process.
-    if (kind == Kind::kProcesses) table->clear();
-    return std::make_unique<tcp::PointToPoint>(rank, std::move(own),
-                                               tcp::rank_names(ranks));
-  };
-}
-
-std::string name_of(int rank, pid_t /*pid*/) {
-  return tcp::rank_names(rank + 1).back();
-}
-
-const char* const kStateOfStoppedRank = " is connected";
-
-}  // namespace lockstep::shm

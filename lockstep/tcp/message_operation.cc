@@ -1,14 +1,12 @@
-#include "lockstep/shm/p2p_operation.h"
-
-#include <utility>
+#include "lockstep/tcp/message_operation.h"
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::shm {
+namespace lockstep::tcp {
 
-std::string P2pOperation::describe() const {
+std::string MessageOperation::describe() const {
   const std::string its = fmt::format("({} bytes, tag {})", bytes, tag);
   if (kind == Kind::kSend) return fmt::format("send to rank {} {}", peer, its);
   if (peer == kAnySource) return fmt::format("receive from any rank {}", its);
@@ -26,7 +24,7 @@ void check_peer(int peer, int rank, int ranks) {
        .got = std::to_string(peer)});
 }
 
-std::exception_ptr left_during(const P2pOperation& operation, int rank) {
+std::exception_ptr left_during(const MessageOperation& operation, int rank) {
   return std::make_exception_ptr(CommError(
       {.code = ErrorCode::kCollectiveFailed,
        .what = fmt::format("rank {} left the group during its {}", rank,
@@ -35,7 +33,7 @@ std::exception_ptr left_during(const P2pOperation& operation, int rank) {
 }
 
 std::exception_ptr ended_by(const std::string& end,
-                            const P2pOperation& operation, int rank) {
+                            const MessageOperation& operation, int rank) {
   return std::make_exception_ptr(
       CommError({.code = ErrorCode::kCollectiveFailed,
                  .what = fmt::format("{}; that ends rank {}'s {}", end, rank,
@@ -43,7 +41,7 @@ std::exception_ptr ended_by(const std::string& end,
                  .fix = "look at that rank's own output"}));
 }
 
-std::exception_ptr timed_out(const P2pOperation& operation, int rank,
+std::exception_ptr timed_out(const MessageOperation& operation, int rank,
                              const std::string& whereabouts) {
   return std::make_exception_ptr(CommError(
       {.code = ErrorCode::kCollectiveFailed,
@@ -65,21 +63,4 @@ std::exception_ptr wrong_size(int source, uint64_t sent_bytes, int tag,
               "tags differ"}));
 }
 
-FinishedOperation::FinishedOperation(P2pOperation operation, int source,
-                                     std::exception_ptr error,
-                                     std::function<void()> last_step)
-    : operation_(std::move(operation)),
-      source_(source),
-      error_(std::move(error)),
-      last_step_(std::move(last_step)) {}
-
-void FinishedOperation::run() {
-  try {
-    if (last_step_) last_step_();
-  } catch (...) {
-    error_ = std::current_exception();
-  }
-  operation_.done(std::move(error_), source_);
-}
-
-}  // namespace lockstep::shm
+}  // namespace lockstep::tcp
