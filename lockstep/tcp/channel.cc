@@ -201,14 +201,13 @@ Channel::Time Channel::prepare_poll(std::vector<pollfd>& polled,
   Time until = Clock::now() + kWakeEvery;
   const auto by = [&](Time time) { until = std::min(until, time); };
   watch(wake_.get(), POLLIN, ignored_);
-  if (!door_.listening.is_open()) {
-  } else if (Clock::now() >= accept_at_) {
+  const bool accepts = Clock::now() >= accept_at_;
+  if (!accepts) by(accept_at_);
+  if (accepts && door_.listening.is_open()) {
     watch(door_.listening.get(), POLLIN, ignored_);
-  } else {
-    by(accept_at_);
   }
-  for (Stranger& each : strangers_) {
-    watch(each.handshake.fd(), each.handshake.events(), each.ready);
+  for (const Stranger& each : strangers_) {
+    watch(each.handshake.fd(), each.handshake.events(), ignored_);
     by(each.since + kHandshakeTime);
   }
   for (int peer = 0; peer < ranks_; ++peer) {
@@ -441,7 +440,17 @@ void Channel::read_frame(int peer) {
   match(peer);
 }
 
-// Finds who takes the data of a frame.
+// Returns the first receive that wants a message of `source`.
+std::list<Channel::Receive>::iterator Channel::receive_of(int source, int tag) {
+  return std::find_if(
+      receives_.begin(), receives_.end(), [&](const Receive& each) {
+        const MessageOperation& wanted = each.operation;
+        return wanted.tag == tag &&
+               (wanted.peer == source || wanted.peer == kAnySource);
+      });
+}
+
+// Finds the place for the data of a frame: a receive, or memory.
 void Channel::match(int peer) {
   Incoming& in = from(peer);
   const size_t bytes = in.frame.bytes;
@@ -456,12 +465,7 @@ void Channel::match(int peer) {
   if (in.frame.kind == Frame::Kind::kFail) {
     keep();
   } else {
-    const auto found =
-        std::find_if(receives_.begin(), receives_.end(), [&](const auto& each) {
-          return each.operation.tag == in.frame.tag &&
-                 (each.operation.peer == peer ||
-                  each.operation.peer == kAnySource);
-        });
+    const auto found = receive_of(peer, in.frame.tag);
     if (found != receives_.end()) {
       if (found->data.size() == bytes) {
         in.receive = std::move(*found);
@@ -521,12 +525,7 @@ void Channel::end_message(int peer) {
 // Gives a message that was kept to the first receive that wants it. Returns
 // whether there is one.
 bool Channel::deliver(Message& message) {
-  const auto found =
-      std::find_if(receives_.begin(), receives_.end(), [&](const auto& each) {
-        return each.operation.tag == message.tag &&
-               (each.operation.peer == message.source ||
-                each.operation.peer == kAnySource);
-      });
+  const auto found = receive_of(message.source, message.tag);
   if (found == receives_.end()) return false;
   const auto data = memory_of(message.data, message.bytes);
   std::exception_ptr error;

@@ -136,7 +136,6 @@ class Channel {
   struct Stranger {
     Handshake handshake;
     Time since;
-    short ready = 0;
   };
 
   Outgoing& to(int peer) { return outgoing_[static_cast<size_t>(peer)]; }
@@ -158,6 +157,7 @@ class Channel {
   bool read_some(Incoming& in, std::span<std::byte> bytes, size_t& got);
   void read_frame(int peer);
   void read_data(int peer);
+  std::list<Receive>::iterator receive_of(int source, int tag);
   void match(int peer);
   void end_message(int peer);
   bool deliver(Message& message);
@@ -189,7 +189,7 @@ class Channel {
   Time look_at_{};                  // when to look for ends again
   Time accept_at_{};                // not before that
   Time sleeps_until_{};             // of the thread, if nothing wakes it
-  short ignored_ = 0;               // events of poll()
+  short ignored_ = 0;               // events that nobody asks for
   std::optional<std::string> abort_reason_;
   bool is_aborted_ = false;
   bool is_stopping_ = false;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/store/secure_socket.h"
