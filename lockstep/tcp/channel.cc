@@ -28,6 +28,9 @@ constexpr std::chrono::hours kLongest{24 * 365};
 // gone if it is found so twice, because its last message may have come in
 // between.
 constexpr milliseconds kLookEvery{100};
+// A process that is killed closes its connections some time before its end is
+// known. Only after this many looks is a closed connection reported as such.
+constexpr int kLooksForEnd = 6;
 constexpr milliseconds kConnectEvery{5};
 // The thread looks at all deadlines at least this often. So it need not be
 // woken for an operation whose deadline is later.
@@ -562,8 +565,8 @@ void Channel::look_at(Line& line, int peer) {
     line.end = end.value_or(*line.suspicion);
   } else if (end) {
     line.suspicion = std::move(end);
-  } else if (line.is_closed) {
-    line.suspicion = fmt::format("rank {} closed the connection", peer);
+  } else if (line.is_closed && ++line.looks == kLooksForEnd) {
+    line.end = fmt::format("rank {} closed the connection", peer);
   }
 }
 

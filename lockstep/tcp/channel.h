@@ -104,6 +104,7 @@ class Channel {
     short ready = 0;  // events of poll()
     bool is_closed = false;
     std::optional<std::string> suspicion;  // the end as first seen
+    int looks = 0;    // number of looks that found the line closed and no end
     std::string end;  // why no message can pass any more; empty: it can
   };
   struct Outgoing : Line {
