@@ -65,6 +65,14 @@ void finish(at::TensorList tensors) {
   }
 }
 
+/// Returns the function that the channel calls at the end of a message. It
+/// keeps the work alive until then.
+tcp::MessageDone done_of(c10::intrusive_ptr<MessageWork> work) {
+  return [work = std::move(work)](const std::exception_ptr& error, int source) {
+    work->end(error, source);
+  };
+}
+
 }  // namespace
 
 HostBackend::HostBackend(std::unique_ptr<transport::Transport> bytes,
@@ -494,10 +502,7 @@ HostBackend::WorkPtr HostBackend::send(Tensors& tensors, int to, int tag) {
   check.tag(tag);
   check.input(tensor);
   auto work = new_message(OpType::SEND, tensor);
-  messages().send(to, tag, work->bytes(), timeout_,
-                  [work](const std::exception_ptr& error, int source) {
-                    work->end(error, source);
-                  });
+  messages().send(to, tag, work->bytes(), timeout_, done_of(work));
   return work;
 }
 
@@ -521,10 +526,7 @@ HostBackend::WorkPtr HostBackend::recvAnysource(Tensors& tensors, int tag) {
 HostBackend::WorkPtr HostBackend::receive(OpType type, const at::Tensor& tensor,
                                           int from, int tag) {
   auto work = new_message(type, tensor);
-  messages().receive(from, tag, work->bytes(), timeout_,
-                     [work](const std::exception_ptr& error, int source) {
-                       work->end(error, source);
-                     });
+  messages().receive(from, tag, work->bytes(), timeout_, done_of(work));
   return work;
 }
 

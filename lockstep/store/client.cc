@@ -169,7 +169,7 @@ void Client::Link::send(const std::string& body, Time deadline) {
 }
 
 std::string Client::Link::receive(Time deadline) {
-  std::array<std::byte, 16384> buffer;
+  std::array<std::byte, SecureSocket::kRecordBytes> buffer;
   std::string body;
   while (!in_.next(body)) {
     size_t got = 0;

@@ -25,12 +25,12 @@ constexpr size_t kMaxHandshakeBytes = 4096;
 constexpr std::array<unsigned char, 2> kCipher{0x13, 0x01};
 constexpr const char* kCipherName = "TLS_AES_128_GCM_SHA256";
 
+}  // namespace
+
 bool is_transient(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR ||
          error == ENOBUFS;
 }
-
-}  // namespace
 
 struct SecureSocket::Tls {
   Tls(const FileDescriptor& socket, SSL_CTX* context)

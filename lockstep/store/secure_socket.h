@@ -13,6 +13,10 @@
 
 namespace lockstep::store {
 
+/// Returns whether a call on a non-blocking socket that failed with `error` may
+/// be repeated later.
+bool is_transient(int error);
+
 /// A stream socket both ends of which prove that they know a key, before
 /// anything else is read: TLS 1.3 with an external pre-shared key (RFC 8446,
 /// section 2.2) and no certificates. The client names its key, and the server
@@ -26,6 +30,10 @@ class SecureSocket {
  public:
   /// Returns the key of that name, or nothing if the name is unknown.
   using FindKey = std::function<std::optional<Key>(std::string_view name)>;
+
+  /// The size of the longest TLS record. A read() of this size leaves nothing
+  /// in OpenSSL that poll() does not report.
+  static constexpr size_t kRecordBytes = 16384;
 
   enum class Outcome {
     kDone,

@@ -55,9 +55,7 @@ bool Connection::read_some() {
     if (!shake_hands()) return false;
     if (stage == Stage::kHandshake) return true;
   }
-  // The size of a record of TLS. OpenSSL keeps nothing that has arrived, so
-  // epoll knows of the rest.
-  std::array<std::byte, 16384> buffer;
+  std::array<std::byte, SecureSocket::kRecordBytes> buffer;
   size_t got = 0;
   switch (socket_.read(buffer, got)) {
     case SecureSocket::Outcome::kDone:

@@ -26,11 +26,11 @@ constexpr const char* kForMessages = "messages";
 constexpr std::chrono::hours kLongest{24 * 365};
 // A rank that is awaited and has no connection is looked at this often. It is
 // gone if it is found so twice, because its last message may have come in
-// between.
+// between. A process that is killed closes its connections some time before its
+// end is known, so a closed connection is reported as such only after more.
 constexpr milliseconds kLookEvery{100};
-// A process that is killed closes its connections some time before its end is
-// known. Only after this many looks is a closed connection reported as such.
-constexpr int kLooksForEnd = 6;
+constexpr int kLooksIfGone = 2;
+constexpr int kLooksIfClosed = 6;
 constexpr milliseconds kConnectEvery{5};
 // The thread looks at all deadlines at least this often. So it need not be
 // woken for an operation whose deadline is later.
@@ -559,15 +559,10 @@ void Channel::look_for_ends() {
 }
 
 void Channel::look_at(Line& line, int peer) {
-  if (!line.end.empty()) return;
-  auto end = group_.end_of(peer);
-  if (line.suspicion) {
-    line.end = end.value_or(*line.suspicion);
-  } else if (end) {
-    line.suspicion = std::move(end);
-  } else if (line.is_closed && ++line.looks == kLooksForEnd) {
-    line.end = fmt::format("rank {} closed the connection", peer);
-  }
+  const auto end = group_.end_of(peer);
+  if (!line.end.empty() || (!end && !line.is_closed)) return;
+  if (++line.looks < (end ? kLooksIfGone : kLooksIfClosed)) return;
+  line.end = end.value_or(fmt::format("rank {} closed the connection", peer));
 }
 
 // Returns why no message of `peer` can arrive any more: how it ended or, for

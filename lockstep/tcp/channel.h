@@ -103,8 +103,7 @@ class Channel {
     store::SecureSocket socket;
     short ready = 0;  // events of poll()
     bool is_closed = false;
-    std::optional<std::string> suspicion;  // the end as first seen
-    int looks = 0;    // number of looks that found the line closed and no end
+    int looks = 0;    // number of looks that found it closed, or the rank gone
     std::string end;  // why no message can pass any more; empty: it can
   };
   struct Outgoing : Line {

@@ -14,8 +14,6 @@
 namespace lockstep::tcp {
 namespace {
 
-using Outcome = store::SecureSocket::Outcome;
-
 // Limits of one system call: a header and some segments. Data that has arrived
 // is then summed while it is in the cache.
 constexpr size_t kPieces = 8;
@@ -27,9 +25,16 @@ iovec piece_of(std::span<const std::byte> bytes) {
           .iov_len = bytes.size()};
 }
 
-bool is_transient(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR ||
-         error == ENOBUFS;
+Connection::Progress progress_of(store::SecureSocket::Outcome outcome) {
+  switch (outcome) {
+    case store::SecureSocket::Outcome::kDone:
+      return Connection::Progress::kSome;
+    case store::SecureSocket::Outcome::kWantsRead:
+    case store::SecureSocket::Outcome::kWantsWrite:
+      return Connection::Progress::kNone;
+    default:
+      return Connection::Progress::kClosed;
+  }
 }
 
 }  // namespace
@@ -77,7 +82,7 @@ Connection::Progress Connection::send_some() {
   // With MSG_NOSIGNAL, a peer that is gone causes an error and not a signal.
   const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
-    if (!is_transient(errno)) return Progress::kClosed;
+    if (!store::is_transient(errno)) return Progress::kClosed;
     is_full_ = errno != EINTR;
     return Progress::kNone;
   }
@@ -111,7 +116,7 @@ Connection::Progress Connection::receive_some() {
   const ssize_t received = ::recvmsg(fd(), &message, MSG_DONTWAIT);
   if (received == 0) return Progress::kClosed;
   if (received < 0) {
-    if (!is_transient(errno)) return Progress::kClosed;
+    if (!store::is_transient(errno)) return Progress::kClosed;
     is_drained_ = errno != EINTR;
     return Progress::kNone;
   }
@@ -135,33 +140,20 @@ void Connection::finish_received(size_t received) {
 
 Connection::Progress Connection::send_encrypted() {
   size_t sent = 0;
-  switch (socket_.write(sends_.front(), sent)) {
-    case Outcome::kDone:
-      drop_sent(sent);
-      return Progress::kSome;
-    case Outcome::kWantsRead:
-    case Outcome::kWantsWrite:
-      is_full_ = true;
-      return Progress::kNone;
-    default:
-      return Progress::kClosed;
-  }
+  const Progress progress = progress_of(socket_.write(sends_.front(), sent));
+  if (progress == Progress::kNone) is_full_ = true;
+  if (progress == Progress::kSome) drop_sent(sent);
+  return progress;
 }
 
 Connection::Progress Connection::receive_encrypted() {
   size_t received = 0;
-  switch (socket_.read(receives_.front().bytes, received)) {
-    case Outcome::kDone:
-      finish_received(received);
-      return Progress::kSome;
-    case Outcome::kWantsRead:
-    case Outcome::kWantsWrite:
-      // Set only here, because TLS may hold bytes that poll() does not see.
-      is_drained_ = true;
-      return Progress::kNone;
-    default:
-      return Progress::kClosed;
-  }
+  const Progress progress =
+      progress_of(socket_.read(receives_.front().bytes, received));
+  // Set only here, because TLS may hold bytes that poll() does not see.
+  if (progress == Progress::kNone) is_drained_ = true;
+  if (progress == Progress::kSome) finish_received(received);
+  return progress;
 }
 
 void Connection::set_ready(short events) {

@@ -1,10 +1,5 @@
 #include "tests/tcp/ranks.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <stdexcept>
-#include <sys/socket.h>
-
 #include <fmt/format.h>
 
 #include "lockstep/tcp/listener.h"
@@ -26,29 +21,6 @@ std::vector<store::SecureSocket> connect_listening(
 }
 
 }  // namespace
-
-std::pair<store::SecureSocket, store::SecureSocket> connected_pair() {
-  const FileDescriptor listening(
-      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const raw = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listening.get(), raw, size) != 0 ||
-      ::listen(listening.get(), 1) != 0 ||
-      ::getsockname(listening.get(), raw, &size) != 0) {
-    throw std::runtime_error("can't listen");
-  }
-  FileDescriptor first(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (::connect(first.get(), raw, size) != 0) {
-    throw std::runtime_error("can't connect");
-  }
-  FileDescriptor second(
-      ::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  return {store::SecureSocket(std::move(first)),
-          store::SecureSocket(std::move(second))};
-}
 
 std::vector<std::string> rank_names(int ranks) {
   std::vector<std::string> names;

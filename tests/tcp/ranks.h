@@ -14,9 +14,6 @@ namespace lockstep::tcp {
 using shm::Kind;
 using shm::require;
 
-/// Two plain ends of a TCP connection over loopback.
-std::pair<store::SecureSocket, store::SecureSocket> connected_pair();
-
 /// "rank 0 (host a)", "rank 1 (host a)" and so on.
 std::vector<std::string> rank_names(int ranks);
 

@@ -213,11 +213,9 @@ class Strangers:
             self.look_at(peer, name, may_answer, waits=end == HALF)
 
     def look_at(self, peer, name, may_answer, waits):
-        if waits:
-            said = answer_of(peer)
-        else:
+        if not waits:
             peer.setblocking(False)
-            said = answer_of(peer)
+        said = answer_of(peer)
         peer.close()
         if said and said[0] != ALERT and not may_answer:
             self.problems.append(f"'{name}' was answered: {said[:40]!r}")
