@@ -1,6 +1,7 @@
-// Measures the check of the first step (docs/own-model.md): the first
-// train_step() after a wrap, with and without the check, and the steps after
-// it. Run with --benchmark_enable_random_interleaving=true
+// Measures what the checks of steps cost (docs/own-model.md): the first
+// train_step() after a wrap, with and without them, the steps after it, and
+// later steps that are checked again. Run with
+// --benchmark_enable_random_interleaving=true
 // --benchmark_repetitions=5.
 #include <functional>
 #include <memory>
@@ -34,7 +35,8 @@ struct Workload {
 
   DataParallel<M> wrapped(bool verifies) const {
     return DataParallel<M>(make(), make, devices("2xcpu"),
-                           DataParallelOptions().verify_first_step(verifies));
+                           DataParallelOptions().verify(
+                               verifies ? Verify::kFirst : Verify::kNever));
   }
 };
 
@@ -76,8 +78,25 @@ void later_step(benchmark::State& state, const Workload<M>& work,
   for (auto _ : state) model->train_step(work.x, work.y, cross_entropy, sgd);
 }
 
+/// A later step that is checked again (Verify::kDoubling).
+template <class M>
+void checked_again(benchmark::State& state, const Workload<M>& work) {
+  const DataParallel<M> model(work.make(), work.make, devices("2xcpu"));
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  model->train_step(work.x, work.y, cross_entropy, sgd);
+  for (auto _ : state) {
+    model->verify_next_step();
+    model->train_step(work.x, work.y, cross_entropy, sgd);
+  }
+}
+
 template <class M>
 void add(const std::string& name, const Workload<M>& work) {
+  benchmark::RegisterBenchmark(
+      ("later_step/" + name + "/checked_again").c_str(),
+      [=](benchmark::State& state) { checked_again(state, work); })
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
   for (const bool verifies : {true, false}) {
     const std::string suffix = name + (verifies ? "/checked" : "/not_checked");
     benchmark::RegisterBenchmark(

@@ -28,7 +28,8 @@ std::string checksum_of(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "";
   Checksum sum;
   const bool is_strided = tensor.layout() == torch::kStrided;
-  add_elements(sum, is_strided ? tensor.detach().contiguous() : tensor);
+  // On the host first: contiguous() would take memory of the device.
+  add_elements(sum, is_strided ? tensor.detach().cpu().contiguous() : tensor);
   return sum.hex();
 }
 

@@ -43,12 +43,12 @@ DataParallelOptions for_one_rank(DataParallelOptions options);
 /// Changes to what a module registers take effect at the next forward: values,
 /// types and memory of parameters and buffers (also by torch::load),
 /// requires_grad, the training mode of any submodule, the options of
-/// torch::nn's modules, and a replaced submodule. Changes to other members are
-/// not detected: call rebuild() after such a change.
+/// torch::nn's modules, and a replaced submodule. Call rebuild() after a change
+/// to another member. The checks below find what they can reach if you forget.
 ///
-/// The first forward() and the first train_step() compute one shard again with
-/// the module itself, and throw a ParallelError if a replica gives a different
-/// result. See DataParallelOptions::verify_first_step.
+/// Before the first forward() and the first train_step(), and now and then
+/// later, one shard is computed by a replica and by the module itself. A
+/// ParallelError names what differs. See DataParallelOptions::verify.
 template <class M>
 class DataParallelImpl : public ParallelModule<M> {
   using Base = ParallelModule<M>;

@@ -13,11 +13,14 @@
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/optim/torch_optimizer.h"
+#include "lockstep/parallel/bf16/cast_weights.h"
+#include "lockstep/parallel/check/step_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
+#include "lockstep/parallel/replicas/evaluate.h"
 #include "lockstep/parallel/replicas/not_finite_report.h"
 #include "lockstep/parallel/replicas/parallel_forward.h"
 #include "lockstep/parallel/replicas/replica_group.h"
@@ -77,7 +80,7 @@ DataParallelOptions step_options(
       .shards(options.shards())
       .intra_op_threads(options.intra_op_threads())
       .seed(options.seed())
-      .verify_first_step(options.verify_first_step())
+      .verify(options.verify())
       .verify_ranks(options.verify_ranks())
       .verify_memory(options.verify_memory());
 }
@@ -131,6 +134,7 @@ Engine::Engine(ModuleSource module, std::vector<Device> devices,
       ddp_options_(DistributedDataParallelOptions().dim(options_.dim())),
       local_gradients_(std::make_shared<LocalGradients>(world_.size())) {
   make_deterministic(devices_);
+  attach();
   group();
   if (world_.size() > 1) follow_layout();
 }
@@ -146,6 +150,7 @@ Engine::Engine(ModuleSource module, const ProcessGroup& world,
   note_parameters(handle);
   devices_ = {device_of_rank(world_, handle, options)};
   make_deterministic(devices_);
+  attach();
   if (cuts_state()) {
     follow_layout();
   } else {
@@ -157,6 +162,28 @@ Engine::~Engine() {
   // LibTorch's thread may still hold the reducer, and would destroy it without
   // an exception.
   if (reducer_ && std::uncaught_exceptions() > 0) reducer_->leave();
+}
+
+void Engine::attach() {
+  const bool warns = world_.rank() == 0;
+  casts_ = std::make_unique<CastWeights>();
+  check_ = std::make_unique<StepCheck>(options_.verify(), warns);
+  local_check_ = std::make_unique<StepCheck>(options_.verify(), warns);
+  attachments_ = {casts_.get(), check_.get()};
+  local_attachments_ = {local_check_.get()};
+}
+
+void Engine::note_written() const {
+  for (StepAttachment* const each : attachments_) each->on_written();
+}
+
+void Engine::note_rebuild() const {
+  for (StepAttachment* const each : attachments_) each->on_rebuild();
+}
+
+void Engine::verify_next_step() {
+  check_->check_next();
+  local_check_->check_next();
 }
 
 ReplicaGroup& Engine::group() {
@@ -191,7 +218,11 @@ ddp::Reducer& Engine::reducer() {
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
   follow_casts();
-  return parallel_forward(group_, inputs);
+  return parallel_forward(
+      group_, inputs,
+      [&](const StepBatch& batch, const ReplicaGroup::RandomStream& stream) {
+        check_->before_forward(*group_, batch, stream);
+      });
 }
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
@@ -311,16 +342,14 @@ void Engine::follow_layout() {
   if (options_.verify_memory()) exchange_->common_state().compare_all();
   exchange_build_ = group_->build();
   layout_ = layout_of(group_->parameters());
-  group_->cast_weights().reset();
+  note_rebuild();
 }
 
 void Engine::begin_step(optim::Optimizer* optimizer) {
   if (optimizer) place_state(*optimizer);
   if (world_.size() == 1) return;
   follow_layout();
-  if (exchange_->begin_step(optimizer != nullptr)) {
-    group_->cast_weights().invalidate();
-  }
+  if (exchange_->begin_step(optimizer != nullptr)) note_written();
   if (!optimizer) {
     if (exchange_->shares_memory()) release_optimizers();
     return;
@@ -354,9 +383,9 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   begin_step(optimizer);
   const LocalGradients::StepScope scope(*local_gradients_);
   const bool by_samples = ddp_options_.average() == GradientAverage::kSamples;
-  return TrainStep(group(), exchange_.get(), options)
+  return TrainStep(group(), exchange_.get(), attachments_, options, optimizer)
       .with_local_gradients(*local_gradients_, by_samples)
-      .run(inputs, target, loss, optimizer);
+      .run(inputs, target, loss);
 }
 
 StepResult Engine::local_step(const std::vector<IValue>& inputs,
@@ -365,9 +394,11 @@ StepResult Engine::local_step(const std::vector<IValue>& inputs,
   begin_step(nullptr);
   const LocalGradients::StepScope scope(*local_gradients_);
   const double factor = local_gradients_->begin_step(group_->parameters());
-  const StepResult result = TrainStep(*group_, nullptr, options)
-                                .multiply_gradients(factor)
-                                .run(inputs, target, loss, nullptr);
+  const StepResult result =
+      TrainStep(*group_, /*exchange=*/nullptr, local_attachments_, options,
+                /*optimizer=*/nullptr)
+          .multiply_gradients(factor)
+          .run(inputs, target, loss);
   local_gradients_->end_step(group_->parameters());
   return result;
 }
@@ -445,7 +476,7 @@ void Engine::update(optim::TorchOptimizer& optimizer) {
   }
   StepResult result;
   update.update_whole(gradients, positions, optimizer, {}, result);
-  group_->cast_weights().invalidate();
+  note_written();
 }
 
 std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
@@ -454,8 +485,7 @@ std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
   if (exchange_) group().follow_module();
   load_buffers();
   follow_casts();
-  const auto options = TrainStepOptions().total_samples(batch);
-  return TrainStep(group(), nullptr, options).evaluate(inputs, target, visit);
+  return lockstep::evaluate(group(), inputs, target, batch, visit);
 }
 
 // For both kinds of steps.
@@ -478,7 +508,7 @@ void Engine::set_comm_hook(const CommHook& hook) {
   load_buffers();
   unshare_parameters();
   exchange_.reset();
-  if (group_) group_->cast_weights().reset();
+  note_rebuild();
   adopted_.clear();
 }
 
@@ -495,7 +525,7 @@ void Engine::share_parameters() {
   if (world_.size() == 1) return;
   check_can_step(/*updates=*/false);
   follow_layout();
-  if (exchange_->begin_step(true)) group_->cast_weights().invalidate();
+  if (exchange_->begin_step(true)) note_written();
 }
 
 void Engine::unshare_parameters() {

@@ -22,9 +22,12 @@
 
 namespace lockstep {
 
+class CastWeights;
 class LocalGradients;
 class RankExchange;
 class ReplicaGroup;
+class StepAttachment;
+class StepCheck;
 namespace ddp {
 class Reducer;
 }
@@ -124,6 +127,11 @@ class Engine {
 
   /// Returns the replicas. The first call makes them.
   ReplicaGroup& group();
+  /// Returns the check of the steps that this rank makes with the others.
+  const StepCheck& step_check() const { return *check_; }
+  /// Makes the next step check again (Verify::kDoubling). With several ranks,
+  /// each has to call it.
+  void verify_next_step();
 
  private:
   /// Runs a forward of the module itself. With several ranks, throws if the
@@ -156,6 +164,12 @@ class Engine {
   /// Makes the RankExchange, unless there is one for the module's current
   /// layout. Collective if it makes one.
   void follow_layout();
+  /// Makes what hangs on train_step().
+  void attach();
+  /// Tells the attachments that parameters were written to.
+  void note_written() const;
+  /// Tells the attachments that parameters are others, or in other memory.
+  void note_rebuild() const;
   /// Makes a step under no_sync().
   StepResult local_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
@@ -174,6 +188,13 @@ class Engine {
   std::shared_ptr<LocalGradients> local_gradients_;
 
   std::shared_ptr<ReplicaGroup> group_;
+  // What hangs on train_step(). check_ is for steps with all ranks, and
+  // local_check_ for those under no_sync().
+  std::unique_ptr<CastWeights> casts_;
+  std::unique_ptr<StepCheck> check_;
+  std::unique_ptr<StepCheck> local_check_;
+  std::vector<StepAttachment*> attachments_;
+  std::vector<StepAttachment*> local_attachments_;
   std::unique_ptr<RankExchange> exchange_;  // only with several ranks
   // Shapes, strides and types of the parameters when exchange_ was made
   // (tensors without data).

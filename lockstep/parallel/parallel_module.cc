@@ -87,6 +87,8 @@ int64_t ParallelModuleBase::copy_bytes() const { return engine_->copy_bytes(); }
 
 void ParallelModuleBase::load_buffers() { engine_->load_buffers(); }
 
+void ParallelModuleBase::verify_next_step() { engine_->verify_next_step(); }
+
 void ParallelModuleBase::rebuild() { engine_->rebuild(); }
 
 void ParallelModuleBase::share_parameters() { engine_->share_parameters(); }

@@ -99,6 +99,10 @@ class ParallelModuleBase {
   /// Copies rank 0's buffers to this rank, as they were after the last step, as
   /// the next forward would do. Buffers loaded since then are kept.
   void load_buffers();
+  /// Makes the next step prove once more that it computes what the module does
+  /// (Verify::kDoubling), as the Trainer does at the beginning of an epoch.
+  /// With several ranks, each has to call it.
+  void verify_next_step();
   /// Recreates the replicas from the current state of the module. With several
   /// ranks, each has to call it.
   void rebuild();

@@ -10,6 +10,7 @@
 
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/link.h"
+#include "lockstep/parallel/exchange/verify.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep::training {
@@ -104,9 +105,10 @@ struct VerifyOptions {
   /// Steps between those whose gradients are all computed twice, and a third
   /// time where they differ (TrainStepOptions::verify_gradients). 0: never.
   TORCH_ARG(int64_t, gradients_every) = 0;
-  /// Compares in the first step a replica with the model, and the loss with the
-  /// loss of the whole batch (DataParallelOptions::verify_first_step).
-  TORCH_ARG(bool, first_step) = true;
+  /// Steps before which a replica is compared with the model, and the loss with
+  /// the loss of the whole batch (DataParallelOptions::verify). kDoubling: also
+  /// the first step of each epoch, and the last one before a checkpoint.
+  TORCH_ARG(Verify, steps) = Verify::kDoubling;
   /// Several accelerators: what to do if copies between them arrive changed.
   TORCH_ARG(BadLinks, bad_links) = BadLinks::kStage;
 };

@@ -266,7 +266,7 @@ const std::vector<Mode>& modes() {
       {"NoFirstCheck",
        [](auto& list) {
          return steps<Images>(list, own_sgd,
-                              wrap_options().verify_first_step(false));
+                              wrap_options().verify(Verify::kNever));
        }},
       {"Accumulation", &accumulation},
       {"InputGradients", &input_gradients},

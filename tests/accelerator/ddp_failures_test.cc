@@ -53,8 +53,8 @@ End train_until_failure(const std::string& backend, bool is_driven,
     auto net = net_on(home);
     DistributedDataParallel<NetImpl> model(
         net, world,
-        DistributedDataParallelOptions().intra_op_threads(1).verify_first_step(
-            false));
+        DistributedDataParallelOptions().intra_op_threads(1).verify(
+            Verify::kNever));
     torch::optim::SGD sgd(net->parameters(), 0.01);
     const int rank = world.rank();
     try {

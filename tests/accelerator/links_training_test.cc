@@ -140,7 +140,7 @@ Course train(const std::vector<Device>& devices, const Setting& setting) {
                      DataParallelOptions()
                          .shards(setting.shards)
                          .intra_op_threads(1)
-                         .verify_first_step(false)
+                         .verify(Verify::kNever)
                          .bad_links(setting.bad_links));
   torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(setting.lr).momentum(0.9));

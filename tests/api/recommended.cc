@@ -51,7 +51,7 @@ void wrap(std::shared_ptr<Net> module, std::vector<Device> devices,
       .SAYS(find_unused_parameters(true)).SAYS(static_graph(true))
       .SAYS(broadcast_buffers(false))
       .zero(SAYS(ZeroStage::kOptimizerState))
-      .SAYS(verify_first_step(false))
+      .SAYS(verify(Verify::kNever))
       .SAYS(verify_ranks(false)));
 }
 
@@ -66,7 +66,7 @@ void save_script(DataParallel<torch::jit::Module> model, std::string path) {
 
 void wrap_for_all_devices(std::shared_ptr<Net> module) {
   DataParallel(module, SAYS(devices("auto")), DataParallelOptions()
-               .SAYS(verify_first_step(false)));
+               .SAYS(verify(Verify::kNever)));
 }
 
 void change_module(std::shared_ptr<Net> module, Device one,

@@ -9,7 +9,7 @@ DataParallelOptions data_parallel_options_of(const Case& of) {
       .shards(of.shards)
       .seed(of.seed)
       .intra_op_threads(1)
-      .verify_first_step(of.verifies);
+      .verify(of.verifies ? Verify::kDoubling : Verify::kNever);
 }
 
 }  // namespace

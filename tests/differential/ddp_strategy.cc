@@ -16,7 +16,7 @@ DistributedDataParallelOptions options_of(const Case& of) {
       .shards(of.shards)
       .seed(of.seed)
       .intra_op_threads(1)
-      .verify_first_step(of.verifies);
+      .verify(of.verifies ? Verify::kDoubling : Verify::kNever);
   if (of.has_small_buckets) options.bucket_cap_mb(0.00003);
   return options;
 }

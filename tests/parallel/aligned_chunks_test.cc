@@ -65,7 +65,8 @@ struct AddingImpl : torch::nn::Cloneable<AddingImpl> {
 
 TEST(AlignedChunks, AreGivenToEveryShard) {
   const auto net = std::make_shared<NotingImpl>();
-  const DataParallel model(net, slices(3));
+  const DataParallel model(net, slices(3),
+                           DataParallelOptions().verify(Verify::kFirst));
   const std::vector<int64_t> input_strides{9, 1}, target_strides{3, 1};
   const auto expect_aligned = [&] {
     const auto layouts = NotingImpl::take();

@@ -154,11 +154,12 @@ template <class Impl>
 Trained train(const Options& options) {
   torch::manual_seed(3);
   const auto net = std::make_shared<Cloned<Impl>>();
-  const DataParallel model(net, slices(options.devices),
-                           DataParallelOptions()
-                               .shards(options.shards)
-                               .intra_op_threads(1)
-                               .verify_first_step(options.verifies));
+  const DataParallel model(
+      net, slices(options.devices),
+      DataParallelOptions()
+          .shards(options.shards)
+          .intra_op_threads(1)
+          .verify(options.verifies ? Verify::kFirst : Verify::kNever));
   const auto sgd =
       optim::sgd(model->parameters(), optim::SGDOptions(0.05).momentum(0.9));
   const auto loss = [](const Tensor& out, const Tensor& labels) {

@@ -154,8 +154,9 @@ TEST(FirstStepLoss, OfAModuleThatReturnsItsLossDoesNotChangeTheStep) {
   const auto bits_after = [&](bool checks) {
     torch::manual_seed(3);
     const auto net = std::make_shared<LossNetImpl>(torch::Reduction::Mean);
-    const DataParallel model(net, slices(2),
-                             DataParallelOptions().verify_first_step(checks));
+    const DataParallel model(
+        net, slices(2),
+        DataParallelOptions().verify(checks ? Verify::kFirst : Verify::kNever));
     const auto sgd = optim::sgd(net->parameters(), 0.1);
     for (int step = 0; step < 2; ++step) {
       model->train_step(

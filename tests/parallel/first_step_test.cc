@@ -322,7 +322,7 @@ TEST(FirstStep, LetsWrongNumbersThroughIfSwitchedOff) {
   const Tensor x = images();
   const Tensor expected = net->forward(x);
   const DataParallel model(net, slices(2),
-                           DataParallelOptions().verify_first_step(false));
+                           DataParallelOptions().verify(Verify::kNever));
   EXPECT_FALSE(torch::allclose(model->forward(x), expected));
 }
 
@@ -380,9 +380,9 @@ std::string trained(bool verifies, int k, bool own_loop) {
     ++hooks;
     return gradient * 2;
   });
-  const DataParallel model(
-      net, slices(k),
-      DataParallelOptions().shards(4).seed(2).verify_first_step(verifies));
+  const DataParallel model(net, slices(k),
+                           DataParallelOptions().shards(4).seed(2).verify(
+                               verifies ? Verify::kDoubling : Verify::kNever));
   const auto sgd = optim::sgd(net->parameters(), 0.1);
   for (int step = 0; step < 3; ++step) {
     const Tensor x = torch::randn({16, 3, 6, 6});

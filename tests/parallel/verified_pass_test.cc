@@ -68,9 +68,12 @@ struct Trained {
 Trained train(const Case& of, bool verifies, const Loss& loss) {
   torch::manual_seed(1);
   Net net;
-  const DataParallel model(
-      net, slices(of.devices),
-      DataParallelOptions().shards(of.shards).seed(2).buffers(of.buffers));
+  const DataParallel model(net, slices(of.devices),
+                           DataParallelOptions()
+                               .shards(of.shards)
+                               .seed(2)
+                               .buffers(of.buffers)
+                               .verify(Verify::kFirst));
   const auto optimizer =
       optim::sgd(model->parameters(), optim::SGDOptions(0.1).momentum(0.9));
   Trained trained;

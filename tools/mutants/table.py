@@ -232,34 +232,36 @@ mutant("replicas", "gradient_that_is_not_finite_updates",
 # The check of the first step.
 
 mutant("first-step check", "other_ranks_problems_are_ignored",
-       "parallel/replicas/first_step.cc",
+       "parallel/check/findings.cc",
        "if (other.problem && !common.problem) {",
        "if (other.problem && !common.problem && !MUTANT) {",
        "what rank 1 finds stops nobody")
 mutant("first-step check", "loss_is_not_checked",
-       "parallel/replicas/train_step.cc",
-       "if (checks.loss) check_loss(step, parts, findings);",
-       "if (checks.loss && !MUTANT) check_loss(step, parts, findings);",
+       "parallel/check/step_check.cc",
+       ".loss = step.group.shards() > 1 ? due(loss) : Due::kNot};",
+       ".loss = step.group.shards() > 1 && !MUTANT ? due(loss) : Due::kNot};",
        "a loss that is no mean of its shards trains wrong numbers")
 mutant("first-step check", "weights_of_parts_are_not_compared",
-       "parallel/replicas/loss_check.cc",
+       "parallel/check/loss_check.cc",
        "if (losses_agree && (is_sum ||",
        "if (losses_agree && (MUTANT || is_sum ||",
        "weights that do not add up are accepted")
 mutant("first-step check", "tolerance_is_too_large",
-       "parallel/replicas/loss_check.cc",
+       "parallel/check/loss_check.cc",
        "return type == c10::ScalarType::Double ? 1e-9 : 1e-5;",
        "return MUTANT ? 0.1 : type == c10::ScalarType::Double ? 1e-9 : 1e-5;",
        "a loss that is wrong by 5 percent is accepted")
 mutant("first-step check", "gradients_of_replicas_are_not_compared",
-       "parallel/replicas/module_comparison.cc",
+       "parallel/check/module_comparison.cc",
        "if (a.gradients[p] == b.gradients[p]) continue;",
        "if (MUTANT || a.gradients[p] == b.gradients[p]) continue;",
        "a replica with untied weights is accepted")
 mutant("first-step check", "refused_step_changes_buffers",
-       "parallel/replicas/module_comparison.cc",
-       "  buffers.restore();\n  throw ParallelError",
-       "  if (!MUTANT) buffers.restore();\n  throw ParallelError",
+       "parallel/check/step_check.cc",
+       "        [&] { buffers.restore(); });",
+       "        [&] {\n"
+       "          if (!MUTANT) buffers.restore();\n"
+       "        });",
        "a step that was refused has updated the BatchNorm statistics")
 
 # Collectives and process groups.

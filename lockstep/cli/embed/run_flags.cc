@@ -122,8 +122,9 @@ void add_output_options(CLI::App& app, RunFlags& flags) {
                 "results; such a step takes twice as long; 0: never"));
   add(app.add_flag(
       "--no-verify-first-step", flags.no_first_step_check,
-      "skip the checks of the first step, which compare a replica with the "
-      "model, and the loss with that of the whole batch [no]"));
+      "skip the checks of the first and some later steps, which compare a "
+      "replica with the model, and the loss with that of the whole batch "
+      "[no]"));
   add(add_count(
       app, "--snapshot-every", flags.options.checkpoint().snapshot_every(), {0},
       "steps between copies in memory, for `lockstep run --max-restarts`: at "
@@ -260,7 +261,7 @@ training::TrainOptions to_train_options(const RunFlags& flags) {
   options.epochs(
       flags.epochs.value_or(options.max_steps() > 0 ? 0 : options.epochs()));
   if (flags.no_eval) options.evaluation().enabled(false);
-  if (flags.no_first_step_check) options.verify().first_step(false);
+  if (flags.no_first_step_check) options.verify().steps(Verify::kNever);
   if (flags.quiet) options.log().progress(false);
   if (options.checkpoint().resume() == "auto" && options.out_dir().empty()) {
     throw BadUsage(

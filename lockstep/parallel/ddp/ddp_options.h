@@ -8,6 +8,7 @@
 #include <torch/arg.h>
 
 #include "lockstep/device/device.h"
+#include "lockstep/parallel/exchange/verify.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
@@ -68,8 +69,8 @@ struct DistributedDataParallelOptions {
   /// Seed of the random streams, which are keyed by (seed, step, shard).
   /// Default: the seed of LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
-  /// Same as DataParallelOptions::verify_first_step.
-  TORCH_ARG(bool, verify_first_step) = true;
+  /// Same as DataParallelOptions::verify, for train_step().
+  TORCH_ARG(Verify, verify) = Verify::kDoubling;
   /// Same as DataParallelOptions::verify_ranks, also for backward().
   TORCH_ARG(bool, verify_ranks) = true;
   /// Same as DataParallelOptions::verify_memory.

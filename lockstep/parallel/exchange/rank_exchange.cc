@@ -98,9 +98,7 @@ void StepReport::write(const std::vector<PartialSum>& own_partials,
               .needs_grad = totals.needs_grad ? 1 : 0,
               .repeated = 0,
               .wants_to_share = 0,
-              .state = totals.state,
-              .can_cast = totals.can_cast ? 1 : 0,
-              .has_bad_casts = totals.has_bad_casts ? 1 : 0};
+              .state = totals.state};
   std::copy(totals.shards.begin(), totals.shards.end(), losses_.begin());
   for (size_t p = 0; p < own_partials.size(); ++p) {
     ranges_[p] = {own_partials[p].first, own_partials[p].last};
@@ -112,8 +110,6 @@ void StepReport::add_to(StepTotals& totals, int rank, int peer) const {
   totals.needs_grad = totals.needs_grad || header_->needs_grad != 0;
   totals.has_other_state =
       totals.has_other_state || totals.state != header_->state;
-  totals.can_cast = totals.can_cast && header_->can_cast != 0;
-  totals.has_bad_casts = totals.has_bad_casts || header_->has_bad_casts != 0;
   for (size_t p = 0; p < static_cast<size_t>(header_->partials); ++p) {
     for (int64_t s = ranges_[p].first; s < ranges_[p].last; ++s) {
       totals.shards[static_cast<size_t>(s)] = losses_[static_cast<size_t>(s)];

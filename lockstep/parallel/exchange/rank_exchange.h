@@ -38,16 +38,10 @@ struct StepTotals {
   /// Whether the step has to go through the parameters' `.grad`: at first on
   /// this rank, after reduce() on any rank.
   bool needs_grad = false;
-  /// True if replicas can use cast weights (CastWeights): at first on this
-  /// rank, after reduce() on all ranks.
-  bool can_cast = false;
   /// Digest of what must be equal on all ranks, of this rank before the update.
   CommonState::Digest state{};
   /// After reduce(), whether the ranks' digests differ.
   bool has_other_state = false;
-  /// True if the cast weights gave other bits: at first on this rank, after
-  /// reduce() on any rank.
-  bool has_bad_casts = false;
 };
 
 /// The report of a rank on its part of a step, which the other ranks need
@@ -80,8 +74,6 @@ class StepReport {
     /// (SharedExchange::begin_step()). 0: this is the report of a step.
     int64_t wants_to_share;
     CommonState::Digest state;
-    int64_t can_cast;       ///< StepTotals::can_cast, as 0 or 1
-    int64_t has_bad_casts;  ///< StepTotals::has_bad_casts, as 0 or 1
   };
   /// Place of a gradient that does not exist.
   static constexpr int64_t kNoGradient = -1;
@@ -153,6 +145,11 @@ class RankExchange {
   /// Throws ParallelError if a parameter was changed while it was shared, or if
   /// it differs between the ranks when it is about to be shared.
   virtual bool begin_step(bool /*is_driven*/) { return false; }
+  /// Waits until all ranks are in a step, after begin_step(). Throws
+  /// ParallelError if a rank wants to share its parameters instead. Must be
+  /// called before other collectives that come before reduce(), which detects
+  /// the same.
+  virtual void meet() {}
   /// Gives this rank its own copy of the parameters. Throws ParallelError if a
   /// parameter was changed while it was shared.
   virtual void unshare_parameters() {}

@@ -336,6 +336,14 @@ bool SharedExchange::begin_step(bool is_driven) {
   return true;
 }
 
+// The reports are written again only after another collective, so all ranks
+// have read them by then.
+void SharedExchange::meet() {
+  report(world_.rank()).header().wants_to_share = 0;
+  barrier(world_);
+  check_requests(parameters_.size());
+}
+
 void SharedExchange::unshare_parameters() {
   check_unchanged();
   unshare_all();

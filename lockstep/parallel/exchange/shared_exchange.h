@@ -32,6 +32,7 @@ class SharedExchange : public RankExchange {
   SharedExchange& operator=(const SharedExchange&) = delete;
 
   bool begin_step(bool is_driven) override;
+  void meet() override;
   void unshare_parameters() override;
   bool shares_memory() const override { return true; }
   void load_buffers() override;

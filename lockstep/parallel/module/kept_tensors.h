@@ -29,6 +29,19 @@ class KeptTensors {
   std::vector<Kept> kept_;
 };
 
+/// Runs `task`, and then `restore`, even if `task` throws. Unlike a destructor,
+/// `restore` may throw, as a device that has failed does.
+template <class Task, class Restore>
+void run_and_restore(const Task& task, const Restore& restore) {
+  try {
+    task();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
 /// Keeps the buffers of `module`.
 KeptTensors kept_buffers(const ModuleHandle& module);
 

@@ -119,24 +119,41 @@ std::vector<TensorAtPath> tensors_in(const IValue& value) {
   return found;
 }
 
-IValue map_tensors(const IValue& value, const MapTensor& map) {
-  return map_tensors(value, map, map);
-}
+namespace {
 
-IValue map_tensors(const IValue& value, const MapTensor& map,
-                   const MapTensor& map_shared) {
+using MapValue = std::function<IValue(const Tensor&)>;
+
+IValue map_values(const IValue& value, const MapValue& map,
+                  const MapValue& map_shared) {
   if (value.isTensor()) {
-    return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
+    return value.toTensor().defined() ? map(value.toTensor()) : value;
   }
   if (const auto shared = Shared::in(value)) {
-    return shared->defined() ? map_shared(*shared) : *shared;
+    return shared->defined() ? map_shared(*shared) : IValue(*shared);
   }
   if (!is_nested(value)) return value;
   std::vector<IValue> mapped;
   for (const Child& child : children_of(value)) {
-    mapped.push_back(map_tensors(child.value, map, map_shared));
+    mapped.push_back(map_values(child.value, map, map_shared));
   }
   return rebuild(value, std::move(mapped));
+}
+
+}  // namespace
+
+IValue map_tensors(const IValue& value, const MapTensor& map) {
+  return map_values(value, map, map);
+}
+
+IValue map_tensors(const IValue& value, const MapTensor& map,
+                   const MapTensor& map_shared) {
+  return map_values(value, map, map_shared);
+}
+
+IValue map_split_tensors(const IValue& value, const MapTensor& map) {
+  return map_values(value, map, [](const Tensor& tensor) -> IValue {
+    return shared(tensor);
+  });
 }
 
 IValue unshared(const IValue& value) {
@@ -146,6 +163,11 @@ IValue unshared(const IValue& value) {
 IValue detached(const IValue& value) {
   return map_tensors(value,
                      [](const Tensor& tensor) { return tensor.detach(); });
+}
+
+IValue cloned(const IValue& value) {
+  return map_tensors(
+      value, [](const Tensor& tensor) { return tensor.detach().clone(); });
 }
 
 }  // namespace lockstep

@@ -27,12 +27,17 @@ c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map);
 /// The copy has plain tensors in their place.
 c10::IValue map_tensors(const c10::IValue& value, const MapTensor& map,
                         const MapTensor& map_shared);
+/// Returns a copy of `value` with every tensor that is not shared() replaced by
+/// `map(tensor)`. Those that are shared() stay as they are.
+c10::IValue map_split_tensors(const c10::IValue& value, const MapTensor& map);
 /// Returns a copy of `value` with plain tensors in place of those that are
 /// shared(), which is what a module without a wrapper takes.
 c10::IValue unshared(const c10::IValue& value);
 
 /// Same, with tensors that are detached from their graphs.
 c10::IValue detached(const c10::IValue& value);
+/// Same, with copies of the tensors, without graphs.
+c10::IValue cloned(const c10::IValue& value);
 
 /// Returns a copy of `prototype`'s structure whose i-th child is `children[i]`.
 /// `prototype` is a tuple, list or dict.

@@ -15,6 +15,7 @@
 #include "lockstep/device/device.h"
 #include "lockstep/device/links/link.h"
 #include "lockstep/losses/weighted_loss.h"
+#include "lockstep/parallel/exchange/verify.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 
 namespace lockstep {
@@ -72,10 +73,10 @@ struct DataParallelOptions {
   /// Seed of the random streams, which are keyed by (seed, step, shard).
   /// Default: the seed of LibTorch's default generator (torch::manual_seed).
   TORCH_ARG(std::optional<uint64_t>, seed) = std::nullopt;
-  /// Makes the first forward() and the first train_step() compare a replica
-  /// with the module itself, and the shards' losses with the loss of all shards
-  /// together. Costs one extra forward and backward of one shard, once.
-  TORCH_ARG(bool, verify_first_step) = true;
+  /// Steps before which a replica is compared with the module, and the losses
+  /// with each other. The first time costs about two steps, and each later time
+  /// less than one.
+  TORCH_ARG(Verify, verify) = Verify::kDoubling;
   /// Makes each step on several ranks compare the optimizer's options and, in
   /// turns, parts of the parameters and of the optimizer's state. A difference
   /// is an error. Turn it off for ranks that are meant to differ, as between

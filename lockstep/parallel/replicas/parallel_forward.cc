@@ -3,26 +3,21 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <string>
 #include <unordered_set>
 #include <utility>
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/links/device_copy.h"
-#include "lockstep/device/tensor_checksum.h"
 #include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/replicas/differentiable_inputs.h"
-#include "lockstep/parallel/replicas/module_comparison.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
@@ -112,114 +107,46 @@ torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
   return edges;
 }
 
-/// Returns a pass with the gradients of a trial backward.
-ShardPass trial_pass(const ReplicaGroup& group, Replica& replica,
-                     const IValue& output,
-                     const std::vector<Tensor>& input_leaves) {
-  ShardPass pass{.output = detached(output)};
-  pass.gradients = trial_backward(
-      output, {replica, group.unique(), group.parameters(), input_leaves});
-  for (const OwnedGradient& gradient : pass.gradients.parameters) {
-    pass.gradient_sums.push_back(checksum_of(gradient.tensor()));
-  }
-  return pass;
-}
-
-/// Computes a shard with the module itself.
-ShardPass pass_of_module(const ReplicaGroup& group, const Region& region,
-                         Replica& module, const IValue& part,
-                         ModuleComparison::Extent extent) {
-  using Extent = ModuleComparison::Extent;
-  std::vector<Tensor> leaves;
-  const IValue chunk = region.inputs.cut_from_graph(
-      extent == Extent::kForwardOfOthers
-          ? region.inputs.with_other_samples(part, group.dim())
-          : part,
-      leaves);
-  const IValue output = module.forward(chunk.toTupleRef().elements().vec());
-  if (extent != Extent::kForwardAndBackward) {
-    return {.output = detached(output)};
-  }
-  return trial_pass(group, module, output, leaves);
-}
-
-void warn_of_assigned_members(const ReplicaGroup& group) {
-  warn_once("members-assigned", "parallel",
-            fmt::format("forward() of {0} assigns to members that are not "
-                        "registered. Each replica has its own, and those of "
-                        "model->module() keep what a trial left in them: "
-                        "return from forward() what the program reads",
-                        group.original().type));
-}
-
 }  // namespace
 
-IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
-                        const std::vector<IValue>& inputs) {
+IValue parallel_forward(
+    const std::shared_ptr<ReplicaGroup>& group,
+    const std::vector<IValue>& inputs,
+    const std::function<void(const StepBatch& batch,
+                             const ReplicaGroup::RandomStream& stream)>&
+        before) {
   Stopwatch watch;
   const bool needs_graph = torch::GradMode::is_enabled();
-  const IValue all = c10::ivalue::Tuple::create(inputs);
-  auto region = std::make_shared<Region>(
-      Region{.outputs = {},
-             .input_leaves = {},
-             .inputs = DifferentiableInputs(all, needs_graph)});
   std::optional<TraceSpan> span(std::in_place, "scatter",
                                 TraceCategory::kCompute);
-  const auto parts = inputs.empty() ? std::vector<IValue>{all}
-                                    : group->scatter_checked(all, needs_graph);
-  const auto chunks = static_cast<int64_t>(parts.size());
+  const StepBatch batch = cut_forward(*group, inputs, needs_graph);
+  const auto chunks = static_cast<int64_t>(batch.parts.size());
   const int64_t first = group->own_shards().first;
-  region->outputs.resize(parts.size());
-  region->input_leaves.resize(parts.size());
-  group->begin(first + chunks);
+  auto region = std::make_shared<Region>(Region{
+      .outputs = {}, .input_leaves = {}, .inputs = batch.differentiable});
+  region->outputs.resize(batch.parts.size());
+  region->input_leaves.resize(batch.parts.size());
+  group->begin(batch.shards());
   const bool trains = needs_graph && group->is_training();
   region->stream = group->forward_stream(trains);
-  const ModuleComparison::Compute compute_with_module =
-      [&](Replica& module, size_t part, ModuleComparison::Extent extent) {
-        return pass_of_module(*group, *region, module, parts[part], extent);
-      };
-  follow_members(*group, parts, first + chunks, region->stream,
-                 compute_with_module);
+  group->phases().scatter_s = watch.seconds();
+  span.reset();
+  before(batch, region->stream);
   region->build = group->build();
   region->replicas = group->replicas();
-  group->phases().scatter_s = watch.restart();
-  span.reset();
 
-  FirstStep& first_step = group->first_step();
-  const bool compares = first_step.compares_module(group->build(), needs_graph);
-  std::optional<KeptTensors> buffers;
-  std::unique_ptr<ModuleComparison> comparison;
-  if (compares) {
-    buffers = kept_buffers(group->original());
-    comparison = run_module_first(*group, *buffers, parts, first + chunks,
-                                  region->stream, compute_with_module);
-    if (group->members().has_change()) warn_of_assigned_members(*group);
-    group->members().skip();
-  }
-  std::vector<IValue> outputs(parts.size());
+  std::vector<IValue> outputs(batch.parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
                                 Replica& replica) {
     const auto s = static_cast<size_t>(shard - first);
     replica.drop_gradients();
     const IValue chunk =
-        region->inputs.cut_from_graph(parts[s], region->input_leaves[s]);
+        region->inputs.cut_from_graph(batch.parts[s], region->input_leaves[s]);
     outputs[s] = group->forward_shard(worker, shard, replica,
-                                      chunk.toTupleRef().elements().vec());
-    region->inputs.pass_on_writes(parts[s], chunk, group->shards());
-    if (comparison && s == comparison->part()) {
-      const ShardPass pass =
-          trial_pass(*group, replica, outputs[s], region->input_leaves[s]);
-      comparison->compare(pass, replica);
-    }
+                                      arguments_and_target(chunk).first);
+    region->inputs.pass_on_writes(batch.parts[s], chunk, group->shards());
   };
-  group->for_each_shard(first + chunks, region->stream, forward_part);
-  if (compares) {
-    FirstStep::Findings findings =
-        settle(*group, ProcessGroup(), comparison.get(), first + chunks,
-               region->stream);
-    agree_or_refuse(ProcessGroup(), findings, *buffers);
-    first_step.note_module(findings.module, group->build(), needs_graph);
-  }
+  group->for_each_shard(batch.shards(), region->stream, forward_part);
   group->collect_phases();
   group->finish_buffers(chunks);
   if (trains) group->count_step();

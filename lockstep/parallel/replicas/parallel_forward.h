@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/step_batch.h"
 
 namespace lockstep {
 
@@ -13,8 +15,13 @@ namespace lockstep {
 /// the outputs. The result keeps the replicas alive. Under autograd the result
 /// has a single node. Its backward runs the replicas' backwards in their
 /// threads and passes the sums over this rank's shards to the original's
-/// parameters.
-c10::IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
-                             const std::vector<c10::IValue>& inputs);
+/// parameters. Calls `before` with the batch and the random stream when the
+/// replicas can be used.
+c10::IValue parallel_forward(
+    const std::shared_ptr<ReplicaGroup>& group,
+    const std::vector<c10::IValue>& inputs,
+    const std::function<void(const StepBatch& batch,
+                             const ReplicaGroup::RandomStream& stream)>&
+        before);
 
 }  // namespace lockstep

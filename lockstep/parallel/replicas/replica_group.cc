@@ -127,10 +127,7 @@ ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
                            DataParallelOptions options)
     : module_(std::move(module)),
       devices_(std::move(devices)),
-      options_(std::move(options)),
-      first_step_(options_.verify_first_step(),
-                  options_.process_group().rank() == 0),
-      own_first_step_(first_step_) {
+      options_(std::move(options)) {
   if (devices_.empty()) {
     throw InvalidArgument("parallel", {.code = ErrorCode::kNoSuchDevice,
                                        .what = "DataParallel got no devices",
@@ -224,7 +221,7 @@ std::string ReplicaGroup::damaged_copy() const {
       for (size_t i = 0; i < copies.size(); ++i) {
         const auto& [name, original] = original_.parameters[i];
         const Tensor& copy = copies[i].second;
-        // An update checks the copies of CastWeights itself.
+        // An update checks the copies of use_copies() itself.
         if (copy.scalar_type() != original.scalar_type() ||
             copy.is_alias_of(original) || copy.numel() == 0 ||
             torch::equal(bytes_of(copy), bytes_of(original))) {
@@ -345,7 +342,6 @@ void ReplicaGroup::read_original() {
     unique_.push_back(place->second);
   }
   blocks_ = optim::cut_into_blocks(parameters_);
-  cast_weights_.reset();
 }
 
 void ReplicaGroup::drop_gradients() const {
@@ -441,10 +437,10 @@ void ReplicaGroup::follow_seed() {
   seed_ = generator.current_seed();
 }
 
-void ReplicaGroup::begin(int64_t chunks, bool uses_casts) {
+void ReplicaGroup::begin(int64_t chunks) {
   check_not_nested();
   follow_seed();
-  uses_casts_ = uses_casts;
+  copies_ = {};
   phases_ = {};
   restart_worker_phases();
   ++forwards_;
@@ -470,6 +466,11 @@ void ReplicaGroup::begin(int64_t chunks, bool uses_casts) {
       copy = buffer.clone();
     }
   }
+}
+
+void ReplicaGroup::use_copies(std::span<const Tensor> copies) {
+  copies_ = copies;
+  ++forwards_;  // load_replica() has to place the leaves again
 }
 
 ReplicaGroup::RandomStream ReplicaGroup::forward_stream(bool trains) {
@@ -571,7 +572,7 @@ bool ReplicaGroup::averages_buffers() const {
 void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
   const TraceSpan span("replicate", TraceCategory::kCompute, shard);
   ParameterCasts casts;
-  if (uses_casts_) casts = {cast_weights_.copies(), unique_};
+  if (!copies_.empty()) casts = {copies_, unique_};
   replica.refresh_for(forwards_, original_, casts);
   if (original_.members) replica.module().set_members(member_snapshot_);
   if (!buffer_snapshot_.empty() && (shard != 0 || averages_buffers())) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,11 +15,10 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/module/member_watch.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/replicas/cast_weights.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/first_step.h"
 
 namespace lockstep {
 
@@ -123,9 +123,12 @@ class ReplicaGroup {
   void count_step() { ++step_; }
 
   /// Starts a forward over shards 0 to `chunks` (of all ranks). Updates the
-  /// replicas from the original and resets the phases. With `uses_casts`, the
-  /// replicas have the copies of cast_weights().
-  void begin(int64_t chunks, bool uses_casts = false);
+  /// replicas from the original and resets the phases.
+  void begin(int64_t chunks);
+  /// Until the next begin(), replicas have `copies` as their leaves: one for
+  /// each of parameters(), undefined where they use the parameter itself. Empty
+  /// for none.
+  void use_copies(std::span<const torch::Tensor> copies);
   using ShardTask =
       std::function<void(size_t worker, int64_t shard, Replica& replica)>;
   /// Runs `task` for this rank's shards below `chunks`, each on its worker. All
@@ -154,14 +157,6 @@ class ReplicaGroup {
   /// trace.
   void for_each_worker(const std::function<void(size_t worker)>& task);
 
-  /// Copies of parameters in the type of autocast, for training steps.
-  CastWeights& cast_weights() { return cast_weights_; }
-
-  /// Checks of the first step.
-  FirstStep& first_step() { return first_step_; }
-  /// Checks that a rank makes without the other ranks, in calls that are not
-  /// collective: in evaluations and under no_sync().
-  FirstStep& own_first_step() { return own_first_step_; }
   /// Records a step that is not finite. Returns whether it is the first one.
   bool note_not_finite() { return !std::exchange(has_not_finite_, true); }
 
@@ -214,15 +209,12 @@ class ReplicaGroup {
   int64_t forwards_aside_ = 0;  // number of forwards so far that do not train
   uint64_t seed_ = 0;
   int64_t last_batch_ = -1;
-  FirstStep first_step_;
-  FirstStep own_first_step_;
   bool has_not_finite_ = false;
 
   std::vector<torch::Tensor> parameters_;
   std::vector<size_t> unique_;
   std::vector<optim::Block> blocks_;
-  CastWeights cast_weights_;
-  bool uses_casts_ = false;  // in this forward
+  std::span<const torch::Tensor> copies_;  // in this forward
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, std::mutex> turns_;  // by name of the device
   std::shared_ptr<Replicas> replicas_;

@@ -317,37 +317,23 @@ void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
 
 void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
                                  const Block& block, const Tensor& gradient) {
-  const CastWeights& casts = group_.cast_weights();
-  if (!keeps_casts_) {
-    return optimizer.update(static_cast<int64_t>(b), gradient);
-  }
   const auto p = static_cast<size_t>(block.tensor);
-  const Tensor& parameter = group_.parameters()[p];
-  if (!casts.is_current(parameter, p, block.offset, block.length)) {
-    outdated_cast_ = p + 1;
-  }
+  for (StepAttachment* const each : attachments_) each->before_block(p, block);
   optimizer.update(static_cast<int64_t>(b), gradient);
-  casts.write(parameter, p, block.offset, block.length);
+  for (StepAttachment* const each : attachments_) each->after_block(p, block);
 }
 
-void ShardedUpdate::write_casts() {
-  CastWeights& casts = group_.cast_weights();
-  for_each_block(
-      "cast", group_.blocks(), all_positions(), [&](size_t b, Tensor&) {
-        const Block& block = group_.blocks()[b];
-        const auto p = static_cast<size_t>(block.tensor);
-        casts.write(group_.parameters()[p], p, block.offset, block.length);
-      });
-  if (exchange_) barrier(group_.options().process_group());
-  casts.note_written(group_.parameters(),
-                     std::vector<bool>(group_.parameters().size(), true));
+void ShardedUpdate::for_each_parameter_block(
+    const char* name, const std::function<void(const Block&)>& task) {
+  for_each_block(name, group_.blocks(), all_positions(),
+                 [&](size_t b, Tensor&) { task(group_.blocks()[b]); });
 }
 
 void ShardedUpdate::end_update(const optim::Optimizer& optimizer,
                                const std::vector<size_t>& positions) {
   if (const auto p = optimizer.changed_parameter()) {
     refuse_changed_memory(
-        positions[*p],
+        group_, exchange_, positions[*p],
         "or its state was changed between two steps in a way that leaves no "
         "trace: by a write through data() or raw memory, or by a fault of the "
         "memory",
@@ -355,29 +341,22 @@ void ShardedUpdate::end_update(const optim::Optimizer& optimizer,
         "}; if the program does not write there, test the memory of this host; "
         "continue from a checkpoint");
   }
-  if (!keeps_casts_) return;
-  group_.cast_weights().note_written(group_.parameters(), is_updated_);
-  const size_t outdated = outdated_cast_;
-  if (outdated == 0) return;
-  refuse_changed_memory(
-      outdated - 1,
-      "was changed between two steps in a way that leaves no trace (through "
-      "data() or raw memory), so this step computed with its old value",
-      "change it with { torch::NoGradGuard no_grad; parameter.copy_(value); } "
-      "and continue from a checkpoint");
+  for (StepAttachment* const each : attachments_) {
+    each->after_update(is_updated_);
+  }
 }
 
-void ShardedUpdate::refuse_changed_memory(size_t p, const char* what,
-                                          const char* fix) const {
+void refuse_changed_memory(const ReplicaGroup& group,
+                           const RankExchange* exchange, size_t p,
+                           const char* what, const char* fix) {
   const ParallelError error(
       "parallel",
       {.code = ErrorCode::kParameterWritten,
-       .what = fmt::format("parameter '{}' {}", group_.name_of(p), what),
+       .what = fmt::format("parameter '{}' {}", group.name_of(p), what),
        .expected = "changes that increment the version of the tensor",
        .fix = fix});
-  if (exchange_) {
-    group_.options().process_group().abort(std::string(error.text()));
-  }
+  if (exchange)
+    group.options().process_group().abort(std::string(error.text()));
   throw error;
 }
 

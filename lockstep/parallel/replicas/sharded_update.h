@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/reduction/reduction.h"
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/step_attachment.h"
 
 namespace lockstep {
 
@@ -33,9 +33,10 @@ std::vector<size_t> positions_in(
 class ShardedUpdate {
  public:
   /// `exchange` is for several ranks. If it is nullptr, only this rank's
-  /// replicas are used.
-  ShardedUpdate(ReplicaGroup& group, RankExchange* exchange)
-      : group_(group), exchange_(exchange) {}
+  /// replicas are used. `attachments` are called for each block.
+  ShardedUpdate(ReplicaGroup& group, RankExchange* exchange,
+                StepAttachments attachments = {})
+      : group_(group), exchange_(exchange), attachments_(attachments) {}
 
   /// Returns the index in the group's parameters() of each parameter of the
   /// optimizer. Throws InvalidArgument for one that is not among them.
@@ -66,12 +67,10 @@ class ShardedUpdate {
   /// differ.
   std::vector<torch::Tensor> take_grads(const std::vector<size_t>& positions);
 
-  /// Writes the copies of cast_weights() from the parameters. Collective, if
-  /// ranks share memory.
-  void write_casts();
-  /// Makes updates check and write the copies of cast_weights(). They must have
-  /// been current at the start of the step.
-  void keep_casts() { keeps_casts_ = true; }
+  /// Runs `task` for each block of the group's parameters that belongs to this
+  /// rank, with all threads, each in a span called `name`.
+  void for_each_parameter_block(
+      const char* name, const std::function<void(const optim::Block&)>& task);
   /// Sums and updates block by block. The sums are multiplied by `factor`.
   /// `positions` is the result of positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
@@ -133,26 +132,24 @@ class ShardedUpdate {
   void begin_update(optim::Optimizer& optimizer,
                     const std::vector<size_t>& positions,
                     const std::vector<bool>& has_gradient);
-  /// Updates block `b` of the optimizer and, if it is kept, the copy of
-  /// cast_weights().
+  /// Updates block `b` of the optimizer.
   /// `block.tensor` is the index of the parameter in the group's parameters().
   void update_block(optim::Optimizer& optimizer, size_t b,
                     const optim::Block& block, const torch::Tensor& gradient);
   /// Ends an update of all blocks. Throws ParallelError, and aborts the process
-  /// group, if update_block() found memory that was changed between two steps.
+  /// group, if memory was changed between two steps.
   void end_update(const optim::Optimizer& optimizer,
                   const std::vector<size_t>& positions);
-  /// Throws ParallelError: parameter `p` `what`. Only this rank knows, so it
-  /// aborts the process group.
-  [[noreturn]] void refuse_changed_memory(size_t p, const char* what,
-                                          const char* fix) const;
-
   ReplicaGroup& group_;
   RankExchange* exchange_;
-  bool keeps_casts_ = false;
+  StepAttachments attachments_;
   std::vector<bool> is_updated_;  // by parameter of the group
-  // 1 + index of a parameter with another value than its copy, or 0.
-  std::atomic<size_t> outdated_cast_ = 0;
 };
+
+/// Throws ParallelError: parameter `p` `what`. If there is an `exchange`, only
+/// this rank knows, so it aborts the process group.
+[[noreturn]] void refuse_changed_memory(const ReplicaGroup& group,
+                                        const RankExchange* exchange, size_t p,
+                                        const char* what, const char* fix);
 
 }  // namespace lockstep

@@ -1,21 +1,23 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
-#include "lockstep/parallel/replicas/differentiable_inputs.h"
-#include "lockstep/parallel/replicas/module_comparison.h"
+#include "lockstep/parallel/replicas/batch_loss.h"
 #include "lockstep/parallel/replicas/outer_gradients.h"
 #include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/shard.h"
 #include "lockstep/parallel/replicas/sharded_update.h"
-#include "lockstep/parallel/replicas/verified_pass.h"
+#include "lockstep/parallel/replicas/step_attachment.h"
+#include "lockstep/parallel/replicas/step_batch.h"
 
 namespace lockstep {
 
@@ -25,13 +27,11 @@ class TrainStep {
  public:
   /// `exchange` is for several ranks. If it is nullptr, only this rank's shards
   /// are used. A step without `exchange` of one of several ranks computes only
-  /// that rank's own gradients, and must not have an optimizer.
+  /// that rank's own gradients, and must not have an optimizer. Without an
+  /// `optimizer`, gradients are added to the original's .grad.
   TrainStep(ReplicaGroup& group, RankExchange* exchange,
-            const TrainStepOptions& options)
-      : group_(group),
-        exchange_(exchange),
-        options_(options),
-        update_(group, exchange) {}
+            StepAttachments attachments, const TrainStepOptions& options,
+            optim::Optimizer* optimizer);
 
   /// Adds the local gradients in .grad, tracked by `local`, to this step's
   /// gradients before the ranks sum them. If `by_samples`, gradients of
@@ -48,150 +48,94 @@ class TrainStep {
     return *this;
   }
 
-  /// Runs the step. Without an `optimizer`, adds the gradients to the
-  /// original's .grad. With one, gradients that are already in .grad are added
-  /// to the step's, and .grad of all parameters is empty afterwards. Hooks on
-  /// parameters see the batch's gradient. Inputs that require grad, and leaves
-  /// that the loss uses, get their gradients. `inputs` and `target` may be
-  /// nested, and are scattered in the same way. With several ranks, each passes
-  /// the samples of its own shards.
+  /// Runs the step. With an optimizer, gradients that are already in .grad are
+  /// added to the step's, and .grad of all parameters is empty afterwards.
+  /// Hooks on parameters see the batch's gradient. Inputs that require grad,
+  /// and leaves that the loss uses, get their gradients. `inputs` and `target`
+  /// may be nested, and are scattered in the same way. With several ranks, each
+  /// passes the samples of its own shards.
   StepResult run(const std::vector<c10::IValue>& inputs,
-                 const c10::IValue& target, const ShardLoss& loss,
-                 optim::Optimizer* optimizer);
-
-  /// Runs the forward of every shard without gradients, and calls `visit` with
-  /// its output and target in its device's thread. Inputs and ranks are as in
-  /// run(). Returns the number of samples of each shard of all ranks.
-  std::vector<int64_t> evaluate(const std::vector<c10::IValue>& inputs,
-                                const c10::IValue& target,
-                                const ShardVisit& visit);
+                 const c10::IValue& target, const ShardLoss& loss);
 
  private:
-  /// The shards of a batch, and the parts of it that belong to this rank.
-  struct Shards {
-    int64_t batch = 0;               ///< samples of all ranks
-    int64_t own = 0;                 ///< samples of this rank
-    std::vector<int64_t> samples;    ///< by shard, of all ranks
-    std::vector<c10::IValue> parts;  ///< this rank's shards
-    /// Returns the number of shards of all ranks.
-    int64_t count() const { return static_cast<int64_t>(samples.size()); }
-  };
-  /// Cuts the batch into shards. `all` is the tuple of the inputs and the
-  /// target. `trains` is true in run().
-  Shards cut(const c10::IValue& all, bool trains) const;
-  /// Input of a step, the same for all of its shards.
-  struct StepInput {
-    const Shards& shards;
-    const DifferentiableInputs& differentiable;
-    const std::vector<c10::IValue>& inputs;
-    const c10::IValue& target;
-    const ShardLoss& loss;
-    double loss_scale;          ///< multiplies the loss before its backward
-    OverlappedSum* overlapped;  ///< null: gradients are summed afterwards
-    bool can_cast;              ///< result of can_use_casts()
-  };
-  /// Results of the passes of this rank's shards.
+  /// The gradients of this rank's shards.
   struct Passes {
-    StepTotals totals;                              ///< losses and weights
-    std::vector<std::vector<PartialSum>> partials;  ///< by worker
+    /// By worker, summed along the tree as far as it goes.
+    std::vector<std::vector<PartialSum>> partials;
     /// By part, without the gradients of the parameters.
     std::vector<ShardPass> parts;
-    /// ShardPass::cast_once of the first shard.
-    std::vector<bool> cast_once;
-    double overlapped_wait_s = 0;
   };
-  /// Input of compute_shard().
-  struct ShardWork {
-    const StepInput& step;
-    size_t worker;
-    int64_t shard;
-    Replica& replica;
-    const c10::IValue& part;  // the shard's tuple of inputs and target
-    // Sums the gradients during the backward, together with those of `earlier`
-    // shards. Null: they are summed after the backward.
-    OverlappedSum* sum;
-    const std::vector<PartialSum>& earlier;
-    bool keeps_output = false;  // the pass keeps the output
-    bool is_compared = false;   // the pass has the gradients' checksums
-    bool scans_casts = false;   // the pass has cast_once
-    // For ModuleComparison, where `replica` is the module itself: what it
-    // computes. It does not call the options' callbacks, and does not count
-    // towards the step's time.
-    std::optional<ModuleComparison::Extent> module_extent{};
+  /// The gradients of the batch, and what the ranks said about them.
+  struct Sums {
+    Reduction gradients;
+    StepTotals totals;
   };
-  /// Checks that run() makes in this step. See FirstStep.
-  struct Checks {
-    bool module = false;
-    bool loss = false;
-    bool any() const { return module || loss; }
-  };
-  Checks checks_of(const ShardLoss& loss) const;
-  /// Checks the losses of this rank's shards and of all ranks, in the thread of
-  /// the first shard. Collective.
-  void check_loss(const StepInput& step, const std::vector<ShardPass>& parts,
-                  FirstStep::Findings& findings) const;
-  /// Makes the checks, on which checking_ranks() agree. If one fails, restores
-  /// the module's `buffers` and throws ParallelError.
-  void make_checks(const Checks& checks, const StepInput& step,
-                   const std::vector<ShardPass>& parts,
-                   ModuleComparison* comparison, const KeptTensors& buffers);
-  /// Computes all shards of this rank, each in its device's thread, waits until
-  /// the overlapped sums are made, and makes the checks of the first step.
-  Passes compute_shards(const StepInput& step);
+
+  /// Cuts the batch and starts a forward of the replicas.
+  StepBatch cut(const std::vector<c10::IValue>& inputs,
+                const c10::IValue& target);
+  /// Calls before_step() of the attachments.
+  void prepare(const StepContext& step) const;
+  /// Returns what sums the gradients over the ranks during the backward of this
+  /// rank's last shard, or nullptr if they are summed after it.
+  OverlappedSum* overlapped_sum(const StepBatch& batch) const;
+  /// Computes all shards of this rank, each in its device's thread, and waits
+  /// until `overlapped` has summed their gradients.
+  Passes compute_shards(const StepBatch& batch, const ShardLoss& loss,
+                        OverlappedSum* overlapped);
+  /// Computes forward, loss and backward of a shard, in the thread of its
+  /// device. `overlapped`, if it is not null, gets the gradients as they come,
+  /// and adds them to those of the `earlier` shards.
+  ShardPass compute_shard(const StepBatch& batch, const ShardLoss& loss,
+                          size_t worker, int64_t index, Replica& replica,
+                          OverlappedSum* overlapped,
+                          const std::vector<PartialSum>& earlier) const;
+  /// Same, and computes the shard twice (TrainStepOptions::verify_gradients).
+  ShardPass compute_verified(const StepBatch& batch, const ShardLoss& loss,
+                             size_t worker, int64_t index,
+                             Replica& replica) const;
   /// Returns the gradients of the tensors outside of the module: the inputs and
   /// other leaves. With an exchange, throws if there are other leaves.
-  OuterGradients outer_gradients(const DifferentiableInputs& differentiable,
-                                 Passes& passes) const;
+  OuterGradients outer_gradients(const StepBatch& batch, Passes& passes) const;
+  /// Sums the gradients of all ranks.
+  Sums reduce(const StepBatch& batch, Passes& passes,
+              const OuterGradients& outer);
+  /// Returns the partial sums of all workers, with the local gradients added.
+  std::vector<PartialSum> partials_of_rank(
+      std::vector<std::vector<PartialSum>> partials,
+      const StepBatch& batch) const;
+  Reduction combine(std::vector<PartialSum> partials, const StepBatch& batch,
+                    StepTotals& totals) const;
+  StepResult result_of(const BatchLoss& mean, const StepBatch& batch,
+                       const std::vector<ShardPass>& parts) const;
+  /// Adds the gradients to .grad or updates the parameters, unless `result`
+  /// says that nothing is updated.
+  void apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
+             const StepBatch& batch, StepResult& result);
   /// Adds the gradients, times `factor`, to the original's .grad.
   void add_to_grad(Reduction& reduction, OuterGradients outer, double factor);
   /// Updates the parameters, and clips and checks gradients if the options say
   /// so. `needs_grad`: by way of .grad, where hooks see them.
   void update(Reduction& reduction, OuterGradients outer, bool needs_grad,
-              double factor, const std::vector<size_t>& positions,
-              optim::Optimizer& optimizer, StepResult& result);
-  /// Returns whether this step can use, or prepare, the group's cast_weights().
-  bool can_use_casts(const optim::Optimizer* optimizer,
-                     const std::vector<size_t>& positions) const;
-  /// Writes the cast weights again if a parameter was changed since the last
-  /// step. Collective if ranks share memory.
-  void refresh_casts(const optim::Optimizer* optimizer);
-  /// Returns, for each of the group's parameters(), whether the graph of `loss`
-  /// uses the replica's leaf only by autocast's cast.
-  std::vector<bool> are_cast_once(const torch::Tensor& loss,
-                                  const Replica& replica) const;
-  /// Computes the shard of `comparison` with cast weights, and returns whether
-  /// it has the bits of the module. If so, the shards of this step use them.
-  bool try_casts(ModuleComparison& comparison, int64_t chunks);
-  /// Makes cast weights, or begins to use them, if all ranks can. Collective.
-  void end_casts(const StepTotals& totals, const Passes& passes);
-  /// Computes forward, loss and backward, in the thread of the replica's
-  /// device.
-  ShardPass compute_shard(const ShardWork& work) const;
-  /// Returns the partial sums of all workers, with the local gradients added.
-  std::vector<PartialSum> partials_of_rank(
-      std::vector<std::vector<PartialSum>> partials, const Shards& shards,
-      double loss_scale);
-  Reduction reduce(std::vector<PartialSum> partials, int64_t chunks,
-                   StepTotals& totals) const;
+              double factor, StepResult& result);
   /// Calls the on_phase callback of the options.
   void enter(StepPhase phase) const {
     if (const auto& tell = group_.options().on_phase()) tell(phase);
   }
+  /// Returns whether the step is that of one of several ranks alone.
   bool is_local() const {
     return !exchange_ && group_.options().process_group().size() > 1;
-  }
-  /// The checks that this step has to make, and the ranks that make them.
-  FirstStep& first_step() const {
-    return is_local() ? group_.own_first_step() : group_.first_step();
-  }
-  ProcessGroup checking_ranks() const {
-    return is_local() ? ProcessGroup() : group_.options().process_group();
   }
 
   ReplicaGroup& group_;
   RankExchange* exchange_;
+  StepAttachments attachments_;
   const TrainStepOptions& options_;
+  optim::Optimizer* optimizer_;
   ShardedUpdate update_;
+  // Index in the group's parameters() of each parameter of the optimizer.
+  std::vector<size_t> positions_;
+  double loss_scale_;
   LocalGradients* local_gradients_ = nullptr;  // null if there are none
   bool weights_by_samples_ = false;
   double gradient_factor_ = 1;

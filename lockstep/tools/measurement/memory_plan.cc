@@ -89,7 +89,7 @@ class ShardProbe {
         torch::kCPU, training::autocast_type(run_.train.precision()));
     Engine engine(
         module_, run_.train.devices(),
-        DataParallelOptions().shards(1).seed(0).verify_first_step(false));
+        DataParallelOptions().shards(1).seed(0).verify(Verify::kNever));
     reset_peak_memory();
     const int64_t before = memory_stats(whole_host()).live_bytes;
     ShardMemory memory;

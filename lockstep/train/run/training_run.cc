@@ -267,7 +267,21 @@ std::optional<data::Batch> Run::next_batch(data::Loader::Iterator& next) {
   return batch;
 }
 
+// An epoch should begin, and a checkpoint should end, with a step that is
+// proven, the last one above all. Short epochs must not make training slow.
+bool Run::is_proof_due() const {
+  constexpr int64_t kFewestSteps = 64;
+  if (step_ + 1 == total_steps_) return true;
+  const bool begins_epoch = step_ % training_batches_->batches() == 0;
+  return (begins_epoch || is_saved_at(step_ + 1)) &&
+         step_ - proven_at_ >= kFewestSteps;
+}
+
 StepOutcome Run::make_step(const data::Batch& batch, int64_t epoch) {
+  if (is_proof_due()) {
+    runner_.verify_next_step();
+    proven_at_ = step_;
+  }
   try {
     return runner_.step(
         batch, {.step = step_, .epoch = epoch, .total_steps = total_steps_},
@@ -333,15 +347,19 @@ bool Run::train_batch(const data::Batch& batch, int64_t epoch) {
   return outcome.stop_signal != 0;
 }
 
+bool Run::is_saved_at(int64_t step) const {
+  const int64_t every = options_.checkpoint().every();
+  return step == total_steps_ || (every > 0 && step % every == 0) ||
+         (options_.checkpoint().each_epoch() &&
+          step % training_batches_->batches() == 0);
+}
+
 // Also compares before each save, so that whatever is saved was compared.
 void Run::compare_ranks(const StepOutcome& outcome) {
   if (!guard_.is_on()) return;
-  const auto is_multiple = [this](int64_t steps) {
-    return steps > 0 && step_ % steps == 0;
-  };
-  const bool is_saved = is_multiple(options_.checkpoint().every()) ||
-                        is_multiple(training_batches_->batches()) ||
-                        step_ == total_steps_ || outcome.stop_signal != 0;
+  const bool is_saved = is_saved_at(step_) ||
+                        step_ % training_batches_->batches() == 0 ||
+                        outcome.stop_signal != 0;
   if (!is_saved && !guard_.is_due(step_)) return;
   const TraceSpan span("compare ranks", TraceCategory::kCompute);
   guard_.compare(step_, runner_.state_digest());

@@ -61,6 +61,11 @@ class Run {
   /// Makes a step. If the engine finds that the ranks' parameters or optimizer
   /// states differ, the guard decides how the run goes on.
   StepOutcome make_step(const data::Batch& batch, int64_t epoch);
+  /// Returns whether the next step has to prove that it computes what the model
+  /// does.
+  bool is_proof_due() const;
+  /// Returns whether a checkpoint is saved after `step` steps.
+  bool is_saved_at(int64_t step) const;
   /// Compares the state of the ranks if that is due. Collective if so.
   void compare_ranks(const StepOutcome& outcome);
   /// Handles a spike, after a step whose update was left out because of it.
@@ -115,8 +120,9 @@ class Run {
   /// the task.
   std::vector<Callback*> callbacks_;
   int64_t step_ = 0;
-  int64_t epoch_ = 0;  // the epoch in training, or the last one
-  RunState last_;      // of the last step; see state()
+  int64_t proven_at_ = 0;  // step_ at the last is_proof_due()
+  int64_t epoch_ = 0;      // the epoch in training, or the last one
+  RunState last_;          // of the last step; see state()
   bool regroups_ = false;
   bool is_ended_ = false;                 ///< a callback ended the run
   std::optional<IoError> write_failure_;  // first failure of write_output()

@@ -19,6 +19,7 @@
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/device/tensor_checksum.h"
+#include "lockstep/parallel/check/step_check.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/train/step/evaluate.h"
@@ -184,6 +185,8 @@ void StepRunner::roll_back(const Resume& earlier) {
   spikes_->restart();
 }
 
+void StepRunner::verify_next_step() { parts_.engine->verify_next_step(); }
+
 StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
                              int stop_signal) {
   const TraceLane lane(plan_.rank, "main");
@@ -273,10 +276,10 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
         static_cast<int64_t>(parameter.nbytes()) * strategy_->copies();
   }
   report.optimizer_state_bytes = parts_.optimizer->state_bytes();
-  const FirstStep& first = parts_.engine->group().first_step();
-  report.first_step_check = {.module = to_string(first.module()),
-                             .loss = to_string(first.loss()),
-                             .reason = first.reason()};
+  const StepCheck& check = parts_.engine->step_check();
+  report.first_step_check = {.module = to_string(check.module()),
+                             .loss = to_string(check.loss()),
+                             .reason = check.reason()};
 
   RankReport own = accounts_.report(step_seconds);
   // Measured after the memory was read, because it allocates some.

@@ -49,6 +49,9 @@ class StepRunner {
   /// the batch, and all get the outcome of the whole.
   StepOutcome step(const data::Batch& batch, const Position& position,
                    int stop_signal);
+  /// Makes the next step prove that it computes what the model does
+  /// (VerifyOptions::steps). Each rank has to call it.
+  void verify_next_step();
   /// Returns the factor of the loss in the next step: 1 except in float16.
   double loss_scale() const { return loss_scaler_ ? loss_scaler_->scale() : 1; }
   /// Returns the loss above which the next step is a spike.

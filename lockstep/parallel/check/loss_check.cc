@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/loss_check.h"
+#include "lockstep/parallel/check/loss_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,9 +13,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/autocast.h"
+#include "lockstep/parallel/check/module_loss.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/parallel/replicas/module_loss.h"
 
 namespace lockstep {
 
@@ -127,7 +127,7 @@ constexpr int64_t kMaxParts = 256;
 /// Compares the loss of all samples with the losses of parts of them.
 class LossCheck {
  public:
-  LossCheck(const ComputedShards& shards, FirstStep::Findings& findings)
+  LossCheck(const ComputedShards& shards, Findings& findings)
       : shards_(shards), findings_(findings) {}
 
   std::optional<IValue> run() {
@@ -203,8 +203,9 @@ class LossCheck {
   /// the same loss again.
   bool gives_the_same_again() const {
     const ShardPass& first = shards_.passes.front();
-    const Value again = call(batch_of(first.output, shards_.first_target),
-                             shards_.samples.front());
+    const Value again =
+        call(batch_of(shards_.outputs.front(), shards_.first_target),
+             shards_.samples.front());
     const double loss = first.loss.item<double>();
     return again.loss == loss || (std::isnan(again.loss) && std::isnan(loss));
   }
@@ -249,10 +250,8 @@ class LossCheck {
   }
 
   IValue whole_output() const {
-    if (shards_.passes.size() == 1) return shards_.passes.front().output;
-    std::vector<IValue> outputs;
-    for (const ShardPass& pass : shards_.passes) outputs.push_back(pass.output);
-    return gather(outputs, shards_.replica.device(), shards_.dim);
+    if (shards_.outputs.size() == 1) return shards_.outputs.front();
+    return gather(shards_.outputs, shards_.replica.device(), shards_.dim);
   }
 
   IValue whole_target() const {
@@ -481,8 +480,8 @@ class LossCheck {
     // If the terms of a loss cancel out, the error of the loss is that of its
     // terms.
     double noise = 0;
-    for (const ShardPass& pass : shards_.passes) {
-      noise = std::max(noise, largest_in(pass.output));
+    for (const IValue& output : shards_.outputs) {
+      noise = std::max(noise, largest_in(output));
     }
     noise *= 8 * epsilon_of(whole.type);
     const auto is_near = [&](double a, double b, double scale) {
@@ -491,7 +490,7 @@ class LossCheck {
     };
     const bool losses_agree = is_near(whole.loss, parts.loss, parts.largest);
     if (losses_agree && (is_sum || is_near(whole.weight, parts.weight, 0))) {
-      findings_.loss.check = StepCheck::kPassed;
+      findings_.loss.state = CheckState::kPassed;
       return;
     }
     const bool seems_summed =
@@ -536,7 +535,7 @@ class LossCheck {
 
   void judge(const std::optional<Mismatch>& gradient) {
     const bool has_right_value =
-        !findings_.problem && findings_.loss.check == StepCheck::kPassed;
+        !findings_.problem && findings_.loss.state == CheckState::kPassed;
     if (!has_right_value || !gradient) return;
     findings_.problem = Problem{
         .code = ErrorCode::kBadLoss,
@@ -554,17 +553,16 @@ class LossCheck {
   }
 
   void fail(std::string reason) {
-    findings_.loss = {.check = StepCheck::kImpossible,
+    findings_.loss = {.state = CheckState::kImpossible,
                       .reason = std::move(reason)};
   }
 
   const ComputedShards& shards_;
-  FirstStep::Findings& findings_;
+  Findings& findings_;
 };
 
 /// Calls `check` for a few samples of `shards`. The module returns its loss.
-void check_with_module(const ComputedShards& shards,
-                       FirstStep::Findings& findings,
+void check_with_module(const ComputedShards& shards, Findings& findings,
                        const std::function<void(LossCheck&)>& check) {
   try {
     const ModuleLoss module(shards);
@@ -573,7 +571,7 @@ void check_with_module(const ComputedShards& shards,
     check(module_check);
   } catch (const std::exception& error) {
     findings.loss = {
-        .check = StepCheck::kImpossible,
+        .state = CheckState::kImpossible,
         .reason = fmt::format(
             "forward() returns a scalar, the loss itself perhaps, which can't "
             "be computed for a few samples in evaluation mode ({})",
@@ -596,7 +594,7 @@ std::string layout_of(const IValue& sample) {
 }  // namespace
 
 std::optional<IValue> check_loss_is_mean(const ComputedShards& shards,
-                                         FirstStep::Findings& findings) {
+                                         Findings& findings) {
   const torch::AutoGradMode with_grad(true);
   if (!ModuleLoss::is_in(shards)) return LossCheck(shards, findings).run();
   std::optional<IValue> sample;
@@ -607,14 +605,14 @@ std::optional<IValue> check_loss_is_mean(const ComputedShards& shards,
 
 std::vector<IValue> gather_samples(const ProcessGroup& world,
                                    const std::optional<IValue>& own,
-                                   FirstStep::Findings& findings) {
+                                   Findings& findings) {
   const auto layouts = world.all_gather_text(own ? layout_of(*own) : "");
   const auto all_are = [&](const auto& predicate) {
     return std::all_of(layouts.begin(), layouts.end(), predicate);
   };
   if (!all_are([](const auto& layout) { return !layout.empty(); })) return {};
   if (!all_are([&](const auto& layout) { return layout == layouts.front(); })) {
-    findings.loss = {.check = StepCheck::kImpossible,
+    findings.loss = {.state = CheckState::kImpossible,
                      .reason =
                          "the outputs and targets of two ranks have "
                          "different shapes, so that their losses can't "
@@ -636,7 +634,7 @@ std::vector<IValue> gather_samples(const ProcessGroup& world,
 
 void check_loss_over_ranks(const ComputedShards& shards,
                            const std::vector<IValue>& samples,
-                           FirstStep::Findings& findings) {
+                           Findings& findings) {
   const torch::AutoGradMode with_grad(true);
   if (!ModuleLoss::is_in(shards)) {
     return LossCheck(shards, findings).compare_ranks(samples);

@@ -1,12 +1,10 @@
-#include "lockstep/parallel/replicas/module_comparison.h"
+#include "lockstep/parallel/check/module_comparison.h"
 
 #include <algorithm>
 
-#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "lockstep/device/autocast.h"
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
@@ -96,7 +94,7 @@ std::string reason_of(const std::string& changing, const std::string& type) {
 }
 
 /// Returns whether an output or a parameter's gradient has a nonzero element.
-bool has_nonzero(const ShardPass& pass) {
+bool has_nonzero(const TrialPass& pass) {
   const auto is_nonzero = [](const Tensor& tensor) {
     return tensor.defined() && tensor.numel() > 0 &&
            tensor.count_nonzero().item<int64_t>() > 0;
@@ -104,7 +102,7 @@ bool has_nonzero(const ShardPass& pass) {
   for (const TensorAtPath& output : tensors_in(pass.output)) {
     if (is_nonzero(output.tensor)) return true;
   }
-  const auto& gradients = pass.compared_gradients().parameters;
+  const auto& gradients = pass.gradients.parameters;
   for (size_t p = 0; p < gradients.size(); ++p) {
     if (is_nonzero(gradients[p].tensor())) return true;
     // A gradient that was freed to save memory counts as nonzero.
@@ -124,18 +122,17 @@ std::vector<Tensor> inputs_of(const c10::IValue& part) {
 
 }  // namespace
 
-ModuleComparison::ModuleComparison(const ReplicaGroup& group,
-                                   const c10::IValue& inputs, size_t part,
-                                   const KeptTensors& buffers, Compute compute)
-    : group_(group),
+ModuleComparison::ModuleComparison(const Trial& trial, size_t part,
+                                   const KeptTensors& buffers)
+    : trial_(trial),
+      group_(trial.group),
       part_(part),
-      inputs_(inputs_of(inputs)),
+      inputs_(inputs_of(trial.batch.parts[part])),
       inputs_before_(inputs_),
-      buffers_before_(buffers),
-      compute_(std::move(compute)) {}
+      buffers_before_(buffers) {}
 
 ModuleComparison::Print ModuleComparison::print_of(
-    const ShardPass& pass, const ModuleHandle::Named& buffers) {
+    const TrialPass& pass, const ModuleHandle::Named& buffers) {
   Print print{.outputs = {},
               .loss = checksum_of(pass.loss),
               .buffers = {},
@@ -147,7 +144,7 @@ ModuleComparison::Print ModuleComparison::print_of(
   for (const auto& [name, buffer] : buffers) {
     print.buffers.push_back(checksum_of(buffer));
   }
-  for (const Tensor& gradient : pass.compared_gradients().inputs) {
+  for (const Tensor& gradient : pass.gradients.inputs) {
     print.inputs.push_back(checksum_of(gradient));
   }
   return print;
@@ -159,6 +156,9 @@ void ModuleComparison::run_module() {
   is_conclusive_ =
       has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
   registers_in_forward_ = registered_in(group_.original()) != before;
+}
+
+void ModuleComparison::run_forward_again() {
   if (registers_in_forward_) return;
   Print again;
   compute_with_module(again, Extent::kForward);
@@ -172,9 +172,9 @@ void ModuleComparison::run_module() {
   }
 }
 
-FirstStep::Outcome ModuleComparison::outcome() const {
-  if (changing_output_.empty()) return {.check = StepCheck::kPassed};
-  return {.check = StepCheck::kImpossible,
+Outcome ModuleComparison::outcome() const {
+  if (changing_output_.empty()) return {.state = CheckState::kPassed};
+  return {.state = CheckState::kImpossible,
           .reason = reason_of(changing_output_, group_.original().type)};
 }
 
@@ -189,7 +189,7 @@ void ModuleComparison::run_module_on_others() const {
   }
 }
 
-ShardPass ModuleComparison::compute_with_module(Print& print,
+TrialPass ModuleComparison::compute_with_module(Print& print,
                                                 Extent extent) const {
   const ModuleHandle& original = group_.original();
   const auto members =
@@ -198,16 +198,17 @@ ShardPass ModuleComparison::compute_with_module(Print& print,
   Replica module(original, original, group_.devices().front(), Storage::kShared,
                  Storage::kShared);
   const RandomScope same_numbers(start_);
-  const auto restores = c10::make_scope_exit([&] {
-    inputs_before_.restore();
-    buffers_before_.restore();
-    if (original.members) original.set_members(members);
-    // The casts of the module's weights belong to a graph that no longer
-    // exists.
-    if (has_autocast()) drop_cast_weights();
-  });
-  ShardPass pass = compute_(module, part_, extent);
-  print = print_of(pass, original.buffers);
+  TrialPass pass;
+  run_and_restore(
+      [&] {
+        pass = trial_.compute(module, part_, extent);
+        print = print_of(pass, original.buffers);
+      },
+      [&] {
+        inputs_before_.restore();
+        buffers_before_.restore();
+        if (original.members) original.set_members(members);
+      });
   return pass;
 }
 
@@ -239,9 +240,9 @@ ModuleComparison::Difference ModuleComparison::difference(
   return {};
 }
 
-std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
+std::vector<bool> ModuleComparison::are_split(const TrialPass& pass) const {
   std::vector<bool> split(group_.parameters().size(),
-                          pass.compared_gradients().has_several_parts);
+                          pass.gradients.has_several_parts);
   std::vector<bool> has_name(split.size());
   for (const size_t p : group_.unique()) {
     // A replica may have one leaf for each name.
@@ -251,38 +252,35 @@ std::vector<bool> ModuleComparison::are_split(const ShardPass& pass) const {
   return split;
 }
 
-bool ModuleComparison::has_bits_of(Replica& replica) {
-  const auto restores = c10::make_scope_exit([&] {
-    inputs_before_.restore();
-    buffers_before_.restore();
-  });
-  const RandomScope same_numbers(start_);
-  try {
-    compare(compute_(replica, part_, Extent::kForwardAndBackward), replica);
-  } catch (const std::exception&) {
-    // It may read the elements of a weight as float.
-    got_ = {};
-    found_ = {.name = "an exception"};
+void ModuleComparison::compare(Replica& replica) {
+  if (registers_in_forward_) {
+    found_ = {.name = "what is registered"};
+    return;
   }
-  return !differs();
-}
-
-void ModuleComparison::compare(const ShardPass& pass, const Replica& replica) {
-  got_ = print_of(pass, replica.module().buffers);
+  const RandomScope same_numbers(start_);
+  TrialPass pass;
+  run_and_restore(
+      [&] {
+        pass = trial_.compute(replica, part_, Extent::kForwardAndBackward);
+        got_ = print_of(pass, replica.module().buffers);
+      },
+      [&] {
+        inputs_before_.restore();
+        buffers_before_.restore();
+      });
   rounded_.clear();
-  found_ = registers_in_forward_ ? Difference{.name = "what is registered"}
-                                 : difference(expected_, got_, {});
+  found_ = difference(expected_, got_, {});
   if (found_.parameter < 0) return;
   const std::vector<bool> is_split = are_split(pass);
   rounded_.resize(is_split.size());
   for (size_t p = 0; p < is_split.size(); ++p) {
     if (!is_split[p] || expected_.gradients[p] == got_.gradients[p]) continue;
-    const Tensor& gradient = pass.compared_gradients().parameters[p].tensor();
+    const Tensor& gradient = pass.gradients.parameters[p].tensor();
     if (gradient.defined()) rounded_[p] = gradient.clone();
   }
 }
 
-void ModuleComparison::explain(FirstStep::Findings& findings) {
+void ModuleComparison::explain(Findings& findings) {
   if (registers_in_forward_) {
     findings.problem = problem_of(found_);
     return;
@@ -293,27 +291,27 @@ void ModuleComparison::explain(FirstStep::Findings& findings) {
   buffers_before_.restore();
   inputs_before_.restore();
   Print again;
-  const ShardPass module_pass =
+  const TrialPass module_pass =
       compute_with_module(again, Extent::kForwardAndBackward);
   inputs_after.restore();
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
   if (!between_runs.name.empty()) {
     findings.module = {
-        .check = StepCheck::kImpossible,
+        .state = CheckState::kImpossible,
         .reason = reason_of(between_runs.name, group_.original().type)};
     return;
   }
   std::vector<bool> is_near(rounded_.size());
   for (size_t p = 0; p < rounded_.size(); ++p) {
-    is_near[p] = is_close(
-        module_pass.compared_gradients().parameters[p].tensor(), rounded_[p]);
+    is_near[p] =
+        is_close(module_pass.gradients.parameters[p].tensor(), rounded_[p]);
   }
   found_ = difference(expected_, got_, is_near);
   if (differs()) {
     findings.problem = problem_of(found_);
   } else {
-    findings.module.check = StepCheck::kPassed;
+    findings.module.state = CheckState::kPassed;
   }
 }
 
@@ -353,121 +351,59 @@ Problem ModuleComparison::problem_of(const Difference& difference) const {
   return problem;
 }
 
-std::unique_ptr<ModuleComparison> run_module(
-    ReplicaGroup& group, const KeptTensors& buffers,
-    const std::vector<c10::IValue>& parts, int64_t chunks,
-    const ReplicaGroup::RandomStream& stream,
-    const ModuleComparison::Compute& compute) {
+std::unique_ptr<ModuleComparison> run_module(const Trial& trial,
+                                             const KeptTensors& buffers) {
   std::unique_ptr<ModuleComparison> comparison;
-  const size_t tries = group.devices().front().is_cpu()
-                           ? parts.size()
-                           : std::min<size_t>(parts.size(), 1);
+  const size_t shards = trial.batch.parts.size();
+  const size_t tries = trial.group.devices().front().is_cpu()
+                           ? shards
+                           : std::min<size_t>(shards, 1);
   for (size_t part = 0; part < tries; ++part) {
-    group.on_shard(group.own_shards().first + static_cast<int64_t>(part),
-                   chunks, stream, [&](Replica&) {
-                     comparison = std::make_unique<ModuleComparison>(
-                         group, parts[part], part, buffers, compute);
-                     comparison->run_module();
-                   });
+    trial.on_shard(part, [&](Replica&) {
+      comparison = std::make_unique<ModuleComparison>(trial, part, buffers);
+      comparison->run_module();
+      comparison->run_forward_again();
+    });
     if (comparison->is_conclusive()) break;
   }
   return comparison;
 }
 
-std::unique_ptr<ModuleComparison> run_module_first(
-    ReplicaGroup& group, const KeptTensors& buffers,
-    const std::vector<c10::IValue>& parts, int64_t chunks,
-    const ReplicaGroup::RandomStream& stream,
-    const ModuleComparison::Compute& compute) {
-  const ProcessGroup& world = group.options().process_group();
-  const uint64_t before = world.sequence_number();
-  auto comparison = run_module(group, buffers, parts, chunks, stream, compute);
-  if (comparison) {
-    group.on_shard(
-        group.own_shards().first + static_cast<int64_t>(comparison->part()),
-        chunks, stream, [&](Replica&) { comparison->run_module_on_others(); });
-  }
-  group.set_calls_ranks(world.sequence_number() != before);
+std::unique_ptr<ModuleComparison> run_module_again(const Trial& trial,
+                                                   const KeptTensors& buffers) {
+  std::unique_ptr<ModuleComparison> comparison;
+  if (trial.batch.parts.empty()) return comparison;
+  trial.on_shard(0, [&](Replica&) {
+    comparison = std::make_unique<ModuleComparison>(trial, 0, buffers);
+    comparison->run_module();
+  });
   return comparison;
 }
 
-namespace {
+std::unique_ptr<ModuleComparison> run_module_first(const Trial& trial,
+                                                   const KeptTensors& buffers) {
+  const ProcessGroup& world = trial.group.options().process_group();
+  const uint64_t before = world.sequence_number();
+  auto comparison = run_module(trial, buffers);
+  if (comparison) {
+    trial.on_shard(comparison->part(),
+                   [&](Replica&) { comparison->run_module_on_others(); });
+  }
+  trial.group.set_calls_ranks(world.sequence_number() != before);
+  return comparison;
+}
 
-/// Compares a replica of `group` with the module after a member has changed.
-FirstStep::Findings compare_again(ReplicaGroup& group,
-                                  ModuleComparison& comparison, int64_t chunks,
-                                  const ReplicaGroup::RandomStream& stream) {
-  FirstStep::Findings findings;
-  const int64_t shard =
-      group.own_shards().first + static_cast<int64_t>(comparison.part());
-  group.on_shard(shard, chunks, stream, [&](Replica& replica) {
-    group.load_replica(shard, replica);
-    if (!comparison.has_bits_of(replica)) comparison.explain(findings);
+void compare_replica(const Trial& trial, ModuleComparison& comparison) {
+  trial.on_shard(comparison.part(), [&](Replica& replica) {
+    trial.group.load_replica(trial.index_of(comparison.part()), replica);
+    comparison.compare(replica);
   });
-  return findings;
 }
 
-}  // namespace
-
-void follow_members(ReplicaGroup& group, const std::vector<c10::IValue>& parts,
-                    int64_t chunks, const ReplicaGroup::RandomStream& stream,
-                    const ModuleComparison::Compute& compute) {
-  MemberWatch& members = group.members();
-  if (!members.has_change()) return;
-  // Bytes may have changed on this rank alone, and a module that calls
-  // collectives can't run on one rank.
-  const bool can_run =
-      group.options().verify_first_step() && !group.calls_ranks();
-  std::unique_ptr<ModuleComparison> comparison;
-  if (can_run) {
-    const KeptTensors buffers = kept_buffers(group.original());
-    comparison = run_module(group, buffers, parts, chunks, stream, compute);
-    if (comparison && comparison->is_conclusive() &&
-        comparison->outcome().check == StepCheck::kPassed) {
-      const auto before = compare_again(group, *comparison, chunks, stream);
-      group.remake_replicas();
-      // Other shards may differ even if this one does not.
-      if (!before.problem) return members.note(/*had_effect=*/false);
-      const auto after = compare_again(group, *comparison, chunks, stream);
-      if (!after.problem) return members.note(/*had_effect=*/true);
-      throw ParallelError(
-          "parallel",
-          {.code = ErrorCode::kReplicaDiffers,
-           .what =
-               fmt::format("a member of {} that is not registered was "
-                           "changed, and new replicas do not have the change. "
-                           "Nothing was updated",
-                           group.original().type),
-           .expected = "replicas with the same bits",
-           .fix =
-               "let reset(), or the factory, make the module as it is now, and "
-               "call rebuild(); or pass the value to forward()"});
-    }
-  }
-  group.remake_replicas();
-  members.skip();
-}
-
-FirstStep::Findings settle(ReplicaGroup& group, const ProcessGroup& world,
-                           ModuleComparison* comparison, int64_t chunks,
-                           const ReplicaGroup::RandomStream& stream) {
-  FirstStep::Findings findings;
-  if (comparison) findings.module = comparison->outcome();
-  const bool differs = comparison && comparison->differs();
-  if (FirstStep::any(world, differs) && comparison) {
-    group.on_shard(
-        group.own_shards().first + static_cast<int64_t>(comparison->part()),
-        chunks, stream, [&](Replica&) { comparison->explain(findings); });
-  }
-  return findings;
-}
-
-void agree_or_refuse(const ProcessGroup& world, FirstStep::Findings& findings,
-                     const KeptTensors& buffers) {
-  FirstStep::agree(world, findings);
-  if (!findings.problem) return;
-  buffers.restore();
-  throw ParallelError("parallel", *findings.problem);
+void explain(const Trial& trial, ModuleComparison& comparison,
+             Findings& findings) {
+  trial.on_shard(comparison.part(),
+                 [&](Replica&) { comparison.explain(findings); });
 }
 
 }  // namespace lockstep

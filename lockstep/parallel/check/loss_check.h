@@ -8,10 +8,10 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/check/findings.h"
 #include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/first_step.h"
-#include "lockstep/parallel/replicas/verified_pass.h"
+#include "lockstep/parallel/replicas/shard.h"
 
 namespace lockstep {
 
@@ -29,8 +29,10 @@ struct ComputedShards {
   const c10::IValue& target;
   /// The first shard's part of `target`.
   const c10::IValue& first_target;
-  // Output and loss of each shard, and its number of samples.
+  // Loss of each shard, its output without the graph, and its number of
+  // samples.
   const std::vector<ShardPass>& passes;
+  const std::vector<c10::IValue>& outputs;
   std::span<const int64_t> samples;
 };
 
@@ -51,20 +53,20 @@ struct ComputedShards {
 /// If the module returns a scalar, the loss itself, the check computes the loss
 /// of a few samples with the module (ModuleLoss).
 std::optional<c10::IValue> check_loss_is_mean(const ComputedShards& shards,
-                                              FirstStep::Findings& findings);
+                                              Findings& findings);
 
 /// Returns the samples of all ranks of `world`. Returns nothing if a rank has
 /// no sample, or if their shapes differ, which is then recorded in `findings`.
 /// Collective.
 std::vector<c10::IValue> gather_samples(const ProcessGroup& world,
                                         const std::optional<c10::IValue>& own,
-                                        FirstStep::Findings& findings);
+                                        Findings& findings);
 
 /// Makes the same check for one sample of each rank: losses that are a mean on
 /// each rank may be means over different numbers of units (tokens of padded
 /// text). Called in the thread of the first shard's device.
 void check_loss_over_ranks(const ComputedShards& shards,
                            const std::vector<c10::IValue>& samples,
-                           FirstStep::Findings& findings);
+                           Findings& findings);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/cast_weights.h"
+#include "lockstep/parallel/bf16/cast_copies.h"
 
 #include <algorithm>
 #include <array>
@@ -16,33 +16,27 @@ using torch::Tensor;
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
-void CastWeights::make(const std::vector<Tensor>& parameters,
-                       const std::vector<bool>& is_cast,
-                       const Allocate& allocate) {
+void CastCopies::make(const std::vector<Tensor>& parameters,
+                      const std::vector<bool>& is_cast,
+                      const Allocate& allocate) {
   reset();
+  if (std::find(is_cast.begin(), is_cast.end(), true) == is_cast.end()) return;
   copies_.resize(parameters.size());
-  state_ = State::kOff;
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (!is_cast[p]) continue;
     // Its memory is never written, so it takes none.
     copies_[p] = allocate(
         torch::empty_like(parameters[p].detach(), torch::dtype(kType)));
-    state_ = State::kUntried;
   }
 }
 
-void CastWeights::turn_off() {
-  reset();
-  state_ = State::kOff;
-}
-
-CastWeights::Seal CastWeights::seal_of(const Tensor& parameter) {
+CastCopies::Seal CastCopies::seal_of(const Tensor& parameter) {
   return {.data = parameter.const_data_ptr(),
           .version = parameter._version(),
           .sample = sample_of(parameter)};
 }
 
-bool CastWeights::are_outdated(const std::vector<Tensor>& parameters) const {
+bool CastCopies::are_outdated(const std::vector<Tensor>& parameters) const {
   if (!is_valid_) return true;
   for (size_t p = 0; p < copies_.size(); ++p) {
     if (copies_[p].defined() && seal_of(parameters[p]) != seals_[p]) {
@@ -52,7 +46,7 @@ bool CastWeights::are_outdated(const std::vector<Tensor>& parameters) const {
   return false;
 }
 
-bool CastWeights::fit(const std::vector<Tensor>& parameters) const {
+bool CastCopies::fit(const std::vector<Tensor>& parameters) const {
   if (copies_.size() != parameters.size()) return false;
   for (size_t p = 0; p < copies_.size(); ++p) {
     if (!copies_[p].defined()) continue;
@@ -65,8 +59,8 @@ bool CastWeights::fit(const std::vector<Tensor>& parameters) const {
   return true;
 }
 
-void CastWeights::note_written(const std::vector<Tensor>& parameters,
-                               const std::vector<bool>& is_written) {
+void CastCopies::note_written(const std::vector<Tensor>& parameters,
+                              const std::vector<bool>& is_written) {
   seals_.resize(copies_.size());
   for (size_t p = 0; p < copies_.size(); ++p) {
     if (!is_written[p] || !copies_[p].defined()) continue;
@@ -75,15 +69,15 @@ void CastWeights::note_written(const std::vector<Tensor>& parameters,
   is_valid_ = true;
 }
 
-void CastWeights::write(const Tensor& parameter, size_t p, int64_t offset,
-                        int64_t length) const {
+void CastCopies::write(const Tensor& parameter, size_t p, int64_t offset,
+                       int64_t length) const {
   if (!copies_[p].defined()) return;
   narrow(parameter.const_data_ptr<float>() + offset,
          copies_[p].mutable_data_ptr<c10::BFloat16>() + offset, length);
 }
 
-bool CastWeights::is_current(const Tensor& parameter, size_t p, int64_t offset,
-                             int64_t length) const {
+bool CastCopies::is_current(const Tensor& parameter, size_t p, int64_t offset,
+                            int64_t length) const {
   return !copies_[p].defined() ||
          is_narrowed(parameter.const_data_ptr<float>() + offset,
                      copies_[p].const_data_ptr<c10::BFloat16>() + offset,
@@ -95,7 +89,7 @@ namespace {
 /// Returns whether `node` is the cast of a tensor to the type of the copies.
 bool is_cast_node(const Node& node) {
   return node.num_inputs() == 1 && node.name() == "ToCopyBackward0" &&
-         node.input_metadata(0).options().dtype() == CastWeights::kType;
+         node.input_metadata(0).options().dtype() == CastCopies::kType;
 }
 
 /// Returns whether `node` is a view of all elements of a tensor, each once.

@@ -8,40 +8,17 @@
 
 namespace lockstep {
 
-/// Copies of a model's parameters in bfloat16, for autocast on the CPU.
-///
-/// Under autocast, each shard casts all weights in each step, and its backward
-/// casts their gradients back. If a parameter is used only by that cast, the
-/// cast and the leaf can trade places: the replicas of all shards have one
-/// copy of the parameter in the smaller type as their leaf, and the update of
-/// the parameter writes the copy while the block is in the cache. Gradients
-/// then arrive in the smaller type, and are converted when they are summed. All
-/// of this gives the bits of autocast.
-///
-/// The first step of a replica group scans the graph of a shard
-/// (are_cast_once()) and makes the copies. The second step compares a shard of
-/// a replica that uses them with one of the module itself. If they have the
-/// same bits, the replicas use the copies from then on.
-class CastWeights {
+/// Copies of a model's parameters in bfloat16. CastWeights says what for.
+class CastCopies {
  public:
   /// Type of the copies.
   static constexpr at::ScalarType kType = at::ScalarType::BFloat16;
 
-  enum class State {
-    kUnknown,  ///< no graph was scanned yet
-    kUntried,  ///< copies exist, but no replica has used them
-    kInUse,
-    kOff,  ///< there is nothing to copy, or the copies gave other bits
-  };
-
-  State state() const { return state_; }
   /// Returns whether there are copies, which each update has to write.
-  bool exist() const {
-    return state_ == State::kUntried || state_ == State::kInUse;
-  }
+  bool exist() const { return !copies_.empty(); }
   /// The copies, one for each of the group's parameters(), undefined where the
   /// replicas use the parameter itself.
-  const std::vector<torch::Tensor>& copies() const { return copies_; }
+  const std::vector<torch::Tensor>& tensors() const { return copies_; }
 
   using Allocate = std::function<torch::Tensor(const torch::Tensor& like)>;
   /// Allocates copies of the parameters for which `is_cast` is true. Their
@@ -49,11 +26,8 @@ class CastWeights {
   /// argument, which was never written.
   void make(const std::vector<torch::Tensor>& parameters,
             const std::vector<bool>& is_cast, const Allocate& allocate);
-  void note_tried() { state_ = State::kInUse; }
-  /// Drops the copies for as long as the replicas exist.
-  void turn_off();
-  /// Starts over, because the parameters or the replicas are others.
-  void reset() { *this = CastWeights(); }
+  /// Drops the copies.
+  void reset() { *this = CastCopies(); }
 
   /// Marks all copies as outdated.
   void invalidate() { is_valid_ = false; }
@@ -91,7 +65,6 @@ class CastWeights {
   };
   static Seal seal_of(const torch::Tensor& parameter);
 
-  State state_ = State::kUnknown;
   std::vector<torch::Tensor> copies_;
   std::vector<Seal> seals_;
   bool is_valid_ = false;

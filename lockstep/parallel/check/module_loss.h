@@ -6,8 +6,8 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/losses/weighted_loss.h"
+#include "lockstep/parallel/check/loss_check.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/loss_check.h"
 
 namespace lockstep {
 
@@ -40,6 +40,7 @@ class ModuleLoss {
   ShardLoss loss_;
   c10::IValue target_;
   std::vector<ShardPass> passes_;
+  std::vector<c10::IValue> outputs_;
   std::vector<int64_t> samples_;
 };
 

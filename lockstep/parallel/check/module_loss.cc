@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/module_loss.h"
+#include "lockstep/parallel/check/module_loss.h"
 
 #include <algorithm>
 #include <numeric>
@@ -44,15 +44,10 @@ IValue first_samples(const IValue& value, int64_t count,
   });
 }
 
-IValue cloned(const IValue& value) {
-  return map_tensors(value,
-                     [](const Tensor& tensor) { return tensor.clone(); });
-}
-
 }  // namespace
 
 bool ModuleLoss::is_in(const ComputedShards& shards) {
-  const auto tensors = tensors_in(shards.passes.front().output);
+  const auto tensors = tensors_in(shards.outputs.front());
   return samples_in(shards) > 0 && std::any_of(tensors.begin(), tensors.end(),
                                                [](const TensorAtPath& at) {
                                                  return at.tensor.dim() == 0;
@@ -69,7 +64,7 @@ ModuleLoss::ModuleLoss(const ComputedShards& shards) : computed_(shards) {
       first_samples(c10::ivalue::Tuple::create(shards.inputs), count, shards);
   const WeightedLoss loss = call(inputs, target_);
   ShardPass& pass = passes_.emplace_back();
-  pass.output = inputs;
+  outputs_ = {inputs};
   pass.loss = loss.loss;
   pass.states_weight = loss.weight.defined();
   pass.weight = pass.states_weight ? loss.weight.item<double>()
@@ -86,6 +81,7 @@ ComputedShards ModuleLoss::shards() const {
           .target = target_,
           .first_target = target_,
           .passes = passes_,
+          .outputs = outputs_,
           .samples = samples_};
 }
 

@@ -1,0 +1,77 @@
+#include "lockstep/parallel/replicas/shard.h"
+
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/stopwatch.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/device/autocast.h"
+#include "lockstep/parallel/replicas/batch_loss.h"
+
+namespace lockstep {
+
+using c10::IValue;
+using torch::Tensor;
+
+void Shard::enter(StepPhase phase) const {
+  const auto& tell = group_.options().on_phase();
+  if (tell && mode_ == Mode::kStep) tell(phase);
+}
+
+const IValue& Shard::forward(const IValue& part) {
+  enter(StepPhase::kForward);
+  replica_.drop_gradients();
+  part_ = part;
+  pass_.input_leaves.clear();
+  chunk_ = batch_.differentiable.cut_from_graph(part, pass_.input_leaves);
+  auto [arguments, target] = arguments_and_target(chunk_);
+  target_ = std::move(target);
+  if (mode_ == Mode::kCheck) {
+    output_ = replica_.forward(arguments);
+  } else {
+    output_ = group_.forward_shard(worker_, index_, replica_, arguments);
+  }
+  return output_;
+}
+
+void Shard::compute_loss(const ShardLoss& loss, LossReduction reduction) {
+  const Stopwatch watch;
+  const TraceSpan span("loss", TraceCategory::kCompute, index_);
+  const WeightedLoss result = loss(output_, target_);
+  pass_.weight =
+      checked_weight(result, batch_.shard_samples[static_cast<size_t>(index_)]);
+  pass_.states_weight = result.weight.defined();
+  pass_.seed = loss_seed(pass_.weight, batch_.samples, reduction);
+  pass_.loss = result.loss;
+  if (mode_ == Mode::kStep) {
+    group_.phases_of(worker_).forward_s += watch.seconds();
+  }
+}
+
+ShardPass Shard::backward(
+    double loss_scale,
+    std::function<void(size_t p, const Tensor& leaf)> on_gradient) {
+  enter(StepPhase::kBackward);
+  const Stopwatch watch;
+  const TraceSpan span("backward", TraceCategory::kCompute, index_);
+  output_ = IValue();  // only the graph still holds it
+  batch_.differentiable.pass_on_writes(part_, chunk_, group_.shards());
+  // The backward computes in the types that the forward used.
+  const NoAutocast no_autocast;
+  ShardLeaves leaves = this->leaves();
+  leaves.on_gradient = std::move(on_gradient);
+  // A shard that does not contribute to the batch's loss has no backward: its
+  // loss may be NaN, and 0 times NaN would be NaN.
+  const Tensor seed =
+      pass_.seed == 0 ? Tensor()
+                      : torch::full_like(pass_.loss, pass_.seed * loss_scale);
+  pass_.gradients =
+      shard_backward({pass_.loss}, {seed}, /*keep_graph=*/false, leaves);
+  pass_.loss = pass_.loss.detach();
+  if (mode_ == Mode::kStep) {
+    group_.phases_of(worker_).backward_s += watch.seconds();
+  }
+  return std::move(pass_);
+}
+
+}  // namespace lockstep

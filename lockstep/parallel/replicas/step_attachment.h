@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/optim/blocks.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/replicas/step_batch.h"
+
+namespace lockstep {
+
+class ShardedUpdate;
+
+/// A step that is about to be made.
+struct StepContext {
+  ReplicaGroup& group;
+  /// The ranks that make the step together. One rank under no_sync().
+  ProcessGroup ranks;
+  RankExchange* exchange;  ///< null if there is only one rank
+  ShardedUpdate& update;
+  const StepBatch& batch;
+  const ShardLoss& loss;
+  const TrainStepOptions& options;
+  optim::Optimizer* optimizer;  ///< null: the step adds to .grad
+  /// Returns whether the gradients are only for the update, and are used block
+  /// by block as they are summed. Looks at all parameters.
+  std::function<bool()> updates_in_blocks;
+};
+
+/// A feature that hangs on train_step() from outside. The engine has a list of
+/// them. The step calls them, and knows none of them.
+class StepAttachment {
+ public:
+  StepAttachment() = default;
+  StepAttachment(const StepAttachment&) = delete;
+  StepAttachment& operator=(const StepAttachment&) = delete;
+  virtual ~StepAttachment() = default;
+
+  /// Called before each step, when the replicas can be used. Leaves the module,
+  /// its buffers and gradients, the batch and the random numbers as they were.
+  /// Collective over the ranks of the step, and `step` outlives the step. If it
+  /// throws, there is no step.
+  virtual void before_step(const StepContext& step) = 0;
+  /// Called before and after the update of a block of parameter `p`, in one of
+  /// the threads that update.
+  virtual void before_block(size_t /*p*/, const optim::Block& /*block*/) {}
+  virtual void after_block(size_t /*p*/, const optim::Block& /*block*/) {}
+  /// Called after the update of all blocks. `is_updated` has the parameters
+  /// with a gradient.
+  virtual void after_update(const std::vector<bool>& /*is_updated*/) {}
+  /// Called when the parameters were written to by someone else than the step.
+  virtual void on_written() {}
+  /// Called when the parameters are others, or lie in other memory.
+  virtual void on_rebuild() {}
+};
+
+using StepAttachments = std::span<StepAttachment* const>;
+
+}  // namespace lockstep
