@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/functional/linear.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
@@ -120,6 +121,28 @@ TEST(StepCheck, FindsWhatChangesAfterSomeSteps) {
       EXPECT_PRED2(contains, text, "call rebuild()");
     }
   }
+}
+
+/// Freezes its weight if an element of a vector says so.
+struct CuttingImpl : ChangingImpl {
+  Tensor forward(const Tensor& x) {
+    const bool is_frozen = factors[1] > 2;
+    return torch::nn::functional::linear(
+        x, is_frozen ? fc->weight.detach() : fc->weight, fc->bias);
+  }
+};
+
+TEST(StepCheck, FindsWhatOnlyGradientsShowAfterEveryOtherCheck) {
+  const auto net = std::make_shared<CuttingImpl>();
+  const DataParallel<CuttingImpl> model(
+      net, [] { return std::make_shared<CuttingImpl>(); }, slices(2));
+  std::string text;
+  EXPECT_EQ(failing_step(
+                [&] { model->train_step(images(), classes(), cross_entropy); },
+                [&] { net->factors[1] = 3; }, 5, 64, ErrorCode::kReplicaDiffers,
+                text),
+            16);
+  EXPECT_PRED2(contains, text, "the gradient of parameter 'fc.weight' differs");
 }
 
 TEST(StepCheck, FindsWhatChangesInALoopOfTheUsersOwn) {
@@ -248,7 +271,7 @@ TEST(StepCheck, UsesWholeShardsIfAFewSamplesAreNotEnough) {
   const Tensor x = images(), y = classes();
   const auto loss = [](const Tensor& output, const Tensor& target) {
     // As a loss that looks for pairs in its batch.
-    if (output.size(0) == 4) throw std::runtime_error("too few samples");
+    if (output.size(0) == 2) throw std::runtime_error("too few samples");
     return cross_entropy(output, target);
   };
   std::string text;

@@ -123,13 +123,14 @@ std::vector<Tensor> inputs_of(const c10::IValue& part) {
 }  // namespace
 
 ModuleComparison::ModuleComparison(const Trial& trial, size_t part,
-                                   const KeptTensors& buffers)
+                                   const KeptTensors& buffers, Extent extent)
     : trial_(trial),
       group_(trial.group),
       part_(part),
       inputs_(inputs_of(trial.batch.parts[part])),
       inputs_before_(inputs_),
-      buffers_before_(buffers) {}
+      buffers_before_(buffers),
+      extent_(extent) {}
 
 ModuleComparison::Print ModuleComparison::print_of(
     const TrialPass& pass, const ModuleHandle::Named& buffers) {
@@ -153,8 +154,7 @@ ModuleComparison::Print ModuleComparison::print_of(
 void ModuleComparison::run_module() {
   start_ = RandomState::from_thread();
   const auto before = registered_in(group_.original());
-  is_conclusive_ =
-      has_nonzero(compute_with_module(expected_, Extent::kForwardAndBackward));
+  is_conclusive_ = has_nonzero(compute_with_module(expected_, extent_));
   registers_in_forward_ = registered_in(group_.original()) != before;
 }
 
@@ -261,7 +261,7 @@ void ModuleComparison::compare(Replica& replica) {
   TrialPass pass;
   run_and_restore(
       [&] {
-        pass = trial_.compute(replica, part_, Extent::kForwardAndBackward);
+        pass = trial_.compute(replica, part_, extent_);
         got_ = print_of(pass, replica.module().buffers);
       },
       [&] {
@@ -291,8 +291,7 @@ void ModuleComparison::explain(Findings& findings) {
   buffers_before_.restore();
   inputs_before_.restore();
   Print again;
-  const TrialPass module_pass =
-      compute_with_module(again, Extent::kForwardAndBackward);
+  const TrialPass module_pass = compute_with_module(again, extent_);
   inputs_after.restore();
   buffers_after.restore();
   const Difference between_runs = difference(expected_, again, {});
@@ -370,11 +369,12 @@ std::unique_ptr<ModuleComparison> run_module(const Trial& trial,
 }
 
 std::unique_ptr<ModuleComparison> run_module_again(const Trial& trial,
-                                                   const KeptTensors& buffers) {
+                                                   const KeptTensors& buffers,
+                                                   Extent extent) {
   std::unique_ptr<ModuleComparison> comparison;
   if (trial.batch.parts.empty()) return comparison;
   trial.on_shard(0, [&](Replica&) {
-    comparison = std::make_unique<ModuleComparison>(trial, 0, buffers);
+    comparison = std::make_unique<ModuleComparison>(trial, 0, buffers, extent);
     comparison->run_module();
   });
   return comparison;

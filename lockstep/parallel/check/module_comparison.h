@@ -34,8 +34,9 @@ namespace lockstep {
 class ModuleComparison {
  public:
   /// Compares the shard at index `part` of this rank. `buffers` are those of
-  /// the module. Both arguments must outlive the comparison.
-  ModuleComparison(const Trial& trial, size_t part, const KeptTensors& buffers);
+  /// the module. Both must outlive the comparison.
+  ModuleComparison(const Trial& trial, size_t part, const KeptTensors& buffers,
+                   Extent extent = Extent::kForwardAndBackward);
 
   /// Returns the index of the compared shard among those of this rank.
   size_t part() const { return part_; }
@@ -106,6 +107,7 @@ class ModuleComparison {
   std::vector<torch::Tensor> inputs_;
   KeptTensors inputs_before_;
   const KeptTensors& buffers_before_;
+  Extent extent_;
   RandomState start_;
   bool registers_in_forward_ = false;
   bool is_conclusive_ = true;
@@ -127,9 +129,11 @@ std::unique_ptr<ModuleComparison> run_module(const Trial& trial,
                                              const KeptTensors& buffers);
 
 /// Same, for a check that is made again: uses the first shard, and does not see
-/// whether the module changes itself.
+/// whether the module changes itself. With Extent::kForward, only outputs and
+/// buffers are compared.
 std::unique_ptr<ModuleComparison> run_module_again(const Trial& trial,
-                                                   const KeptTensors& buffers);
+                                                   const KeptTensors& buffers,
+                                                   Extent extent);
 /// Same as run_module(), and also runs the module on other samples, and notes
 /// whether it calls other ranks (SyncBatchNorm).
 std::unique_ptr<ModuleComparison> run_module_first(const Trial& trial,

@@ -26,8 +26,8 @@ using torch::Tensor;
 namespace {
 
 // Samples of each shard with which a step is checked again. Normalisation over
-// the batch needs more than one.
-constexpr int64_t kFewSamples = 4;
+// the samples needs more than one.
+constexpr int64_t kFewSamples = 2;
 
 KeptTensors kept_inputs(const StepBatch& batch) {
   std::vector<Tensor> tensors;
@@ -121,6 +121,14 @@ StepCheck::Due StepCheck::due(const Schedule& schedule) const {
   return checks_next_ || std::has_single_bit(number) ? Due::kAgain : Due::kNot;
 }
 
+Extent StepCheck::extent_again() const {
+  const auto number = static_cast<uint64_t>(module_.steps + 1);
+  const bool is_odd_power =
+      std::has_single_bit(number) && std::countr_zero(number) % 2 == 1;
+  return is_odd_power && !checks_next_ ? Extent::kForward
+                                       : Extent::kForwardAndBackward;
+}
+
 void StepCheck::follow_build(const ReplicaGroup& group, bool has_gradients) {
   if (when_ == Verify::kNever) return;
   if (build_ == group.build() && (has_gradients_ || !has_gradients)) return;
@@ -172,9 +180,10 @@ StepCheck::Computed StepCheck::compute(const Trial& trial, const Checks& checks,
   Computed computed;
   if (checks.module != Due::kNot) {
     const TraceSpan span("check replica", TraceCategory::kCompute);
-    computed.comparison = checks.module == Due::kFirst
-                              ? run_module_first(trial, buffers)
-                              : run_module_again(trial, buffers);
+    computed.comparison =
+        checks.module == Due::kFirst
+            ? run_module_first(trial, buffers)
+            : run_module_again(trial, buffers, extent_again());
     MemberWatch& members = trial.group.members();
     if (!trial.loss && members.has_change()) {
       warn_of_assigned_members(trial.group);

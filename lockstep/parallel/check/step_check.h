@@ -27,7 +27,8 @@ namespace lockstep {
 /// The proof of the first step, after the module is wrapped and after a
 /// rebuild(), uses whole shards. A loss function is checked in the first step
 /// that has it. With Verify::kDoubling, the steps 2, 4, 8, ... are checked
-/// again with a few samples of each shard. This finds what a program changes
+/// again with two samples of each shard: outputs and losses, and in every other
+/// of these steps also gradients. This finds what a program changes
 /// later and no wrapper can see: a member of a submodule, an element of a
 /// vector, the weighting of a loss.
 ///
@@ -79,6 +80,9 @@ class StepCheck final : public StepAttachment {
   };
 
   Due due(const Schedule& schedule) const;
+  /// Returns what is compared again: outputs, and every other time (in steps 4,
+  /// 16, 64, ...) gradients, which take most of the time.
+  Extent extent_again() const;
   /// Starts over if rebuild() made the replicas again, or if gradients are to
   /// be compared for the first time.
   void follow_build(const ReplicaGroup& group, bool has_gradients);

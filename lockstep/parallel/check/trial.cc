@@ -31,6 +31,7 @@ TrialPass Trial::compute(Replica& replica, size_t part, Extent extent) const {
   const DropCasts drops_casts;
   const IValue& own = batch.parts[part];
   TrialPass pass;
+  pass.gradient_sums.resize(group.parameters().size());
   const torch::AutoGradMode with_grad(loss || torch::GradMode::is_enabled());
   Shard shard(group, batch, /*worker=*/0, index_of(part), replica,
               Shard::Mode::kCheck);
@@ -46,7 +47,6 @@ TrialPass Trial::compute(Replica& replica, size_t part, Extent extent) const {
   pass.output = detached(shard.output());
   if (extent != Extent::kForwardAndBackward) return pass;
 
-  pass.gradient_sums.resize(group.parameters().size());
   // The replica may have the parameter in a smaller type than the module.
   const auto note_sum = [&](size_t p, const Tensor& gradient) {
     pass.gradient_sums[p] =

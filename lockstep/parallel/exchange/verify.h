@@ -9,9 +9,9 @@ enum class Verify {
   kNever,
   /// Before the first step, after a rebuild(), and for a new loss function.
   kFirst,
-  /// Also before the steps 2, 4, 8, ..., with a few samples. Finds what the
-  /// program changes later: a member of a submodule, an element of a vector,
-  /// the weighting of a loss.
+  /// Also before the steps 2, 4, 8, ..., with two samples of a shard. Finds
+  /// what the program changes later: a member of a submodule, an element of a
+  /// vector, the weighting of a loss.
   kDoubling,
 };
 

@@ -270,7 +270,7 @@ std::optional<data::Batch> Run::next_batch(data::Loader::Iterator& next) {
 // An epoch should begin, and a checkpoint should end, with a step that is
 // proven, the last one above all. Short epochs must not make training slow.
 bool Run::is_proof_due() const {
-  constexpr int64_t kFewestSteps = 64;
+  constexpr int64_t kFewestSteps = 512;
   if (step_ + 1 == total_steps_) return true;
   const bool begins_epoch = step_ % training_batches_->batches() == 0;
   return (begins_epoch || is_saved_at(step_ + 1)) &&
