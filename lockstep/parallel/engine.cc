@@ -8,7 +8,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/cuda/cuda.h"
 #include "lockstep/optim/blocks.h"
@@ -432,8 +431,9 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
     return train_step(inputs, target, loss, adopted, options);
   }
   StepResult result = train_step(inputs, target, loss, nullptr, options);
-  const Stopwatch watch;
-  if (options_.on_phase()) options_.on_phase()(StepPhase::kUpdate);
+  StepClock& clock = group_->clock();
+  clock.enter(StepPhase::kUpdate);
+  const auto span = clock.time(StepClock::Phase::kUpdate);
   if (result.updates() && options.clip_grad_norm() > 0) {
     clip_grad_norm(optim::parameters_of(optimizer), group_->original(),
                    options.clip_grad_norm(), result);
@@ -444,7 +444,6 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   if (result.updates()) optimizer.step();
   optimizer.zero_grad();
   group_->drop_gradients();
-  group_->phases().update_s = watch.seconds();
   return result;
 }
 

@@ -62,8 +62,8 @@ std::vector<int64_t> ParallelModuleBase::split(int64_t batch) const {
   return engine_->group().split(batch);
 }
 
-const PhaseTimes& ParallelModuleBase::phase_times() const {
-  return engine_->group().phases();
+PhaseTimes ParallelModuleBase::phase_times() const {
+  return engine_->group().clock().times();
 }
 
 const std::vector<std::unique_ptr<Worker>>& ParallelModuleBase::workers()

@@ -81,7 +81,7 @@ class ParallelModuleBase {
   /// gets.
   std::vector<int64_t> split(int64_t batch) const;
   /// Times of the last train_step(), or of the last forward() of DataParallel.
-  const PhaseTimes& phase_times() const;
+  PhaseTimes phase_times() const;
   const std::vector<std::unique_ptr<Worker>>& workers() const;
   /// Sets the number that keys the random streams of the next train_step().
   void set_step(int64_t step);

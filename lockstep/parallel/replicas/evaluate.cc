@@ -17,6 +17,7 @@ std::vector<int64_t> evaluate(ReplicaGroup& group,
   const StepBatch batch =
       cut_batch(group, inputs, target, all_samples, /*needs_graph=*/false);
   const DifferentiableInputs& whole = batch.differentiable;
+  group.clock().restart();
   group.follow_members_in_evaluation();
   group.begin(batch.shards());
   group.for_each_shard(
@@ -31,7 +32,6 @@ std::vector<int64_t> evaluate(ReplicaGroup& group,
               shard_target);
         whole.pass_on_writes(part, chunk, group.shards());
       });
-  group.collect_phases();
   group.finish_buffers(batch.shards());
   return batch.shard_samples;
 }

@@ -10,8 +10,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/stopwatch.h"
-#include "lockstep/base/trace.h"
 #include "lockstep/device/aligned_tensor.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/torch_compat.h"
@@ -27,6 +25,7 @@ namespace lockstep {
 using c10::IValue;
 using torch::Tensor;
 using torch::autograd::variable_list;
+using Phase = StepClock::Phase;
 
 namespace {
 
@@ -115,11 +114,13 @@ IValue parallel_forward(
     const std::function<void(const StepBatch& batch,
                              const ReplicaGroup::RandomStream& stream)>&
         before) {
-  Stopwatch watch;
+  StepClock& clock = group->clock();
+  clock.restart();
   const bool needs_graph = torch::GradMode::is_enabled();
-  std::optional<TraceSpan> span(std::in_place, "scatter",
-                                TraceCategory::kCompute);
-  const StepBatch batch = cut_forward(*group, inputs, needs_graph);
+  const StepBatch batch = [&] {
+    const auto span = clock.time(Phase::kScatter, "scatter");
+    return cut_forward(*group, inputs, needs_graph);
+  }();
   const auto chunks = static_cast<int64_t>(batch.parts.size());
   const int64_t first = group->own_shards().first;
   auto region = std::make_shared<Region>(Region{
@@ -129,8 +130,6 @@ IValue parallel_forward(
   group->begin(batch.shards());
   const bool trains = needs_graph && group->is_training();
   region->stream = group->forward_stream(trains);
-  group->phases().scatter_s = watch.seconds();
-  span.reset();
   before(batch, region->stream);
   region->build = group->build();
   region->replicas = group->replicas();
@@ -147,12 +146,9 @@ IValue parallel_forward(
     region->inputs.pass_on_writes(batch.parts[s], chunk, group->shards());
   };
   group->for_each_shard(batch.shards(), region->stream, forward_part);
-  group->collect_phases();
   group->finish_buffers(chunks);
   if (trains) group->count_step();
 
-  watch.restart();
-  span.emplace("gather", TraceCategory::kCompute);
   for (size_t s = 0; s < outputs.size(); ++s) {
     for (const TensorAtPath& at : tensors_in(outputs[s])) {
       region->outputs[s].push_back(at.tensor);
@@ -161,11 +157,10 @@ IValue parallel_forward(
     outputs[s] = detached(outputs[s]);
   }
   IValue gathered = [&] {
+    const auto span = clock.time(Phase::kGather, "gather");
     torch::NoGradGuard no_grad;
     return gather(outputs, group->output_device(), group->dim());
   }();
-  group->phases().gather_s = watch.seconds();
-  span.reset();
   const std::vector<TensorAtPath> gathered_tensors = tensors_in(gathered);
   std::vector<bool> has_graph(gathered_tensors.size());
   for (const auto& shard_values : region->outputs) {
@@ -261,14 +256,13 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   std::vector<std::vector<PartialSum>> partials(group_->workers().size());
   std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
   std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
-  group_->restart_worker_phases();
   // LibTorch's thread of a device waits for the other devices in the backward
   // of one forward. It may begin that of another forward in the meantime.
   const bool is_interposed = group_->is_at_work();
   const auto backward_shard = [&](size_t worker, int64_t shard,
                                   Replica& replica) {
-    const Stopwatch watch;
-    const TraceSpan span("backward", TraceCategory::kCompute, shard);
+    const auto span = group_->clock().time_shard(Phase::kBackward, worker,
+                                                 shard, "backward");
     const int64_t place = shard - first;
     const auto s = static_cast<size_t>(place);
     variable_list gradients;
@@ -287,7 +281,6 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
                    {place, place + 1, std::move(result.parameters)}, chunks);
     chunk_gradients[s] = std::move(result.inputs);
     others[s] = std::move(result.others);
-    group_->phases_of(worker).backward_s += watch.seconds();
   };
   group_->for_each_shard(first + chunks, next_stream(), backward_shard,
                          region.replicas.get());
@@ -297,14 +290,13 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
   OuterGradients outer;
   outer.add_sums(std::move(others));
 
-  Stopwatch watch;
-  const TraceSpan span("reduce", TraceCategory::kCompute);
-  Reduction reduction(join_partials(std::move(partials)), chunks,
-                      group_->parameters());
-  variable_list sums =
-      ShardedUpdate(*group_, nullptr).finish(reduction, SumsFor::kGradients);
-  group_->phases().reduce_s += watch.seconds();
-  group_->collect_phases();
+  variable_list sums = [&] {
+    const auto span = group_->clock().time(Phase::kReduce, "reduce");
+    Reduction reduction(join_partials(std::move(partials)), chunks,
+                        group_->parameters());
+    return ShardedUpdate(*group_, nullptr)
+        .finish(reduction, SumsFor::kGradients);
+  }();
   // The graph of the forward does not show what a backward within the backward
   // (activation checkpointing) reaches, so there is no edge for it.
   const auto add_unexpected = [&](const Tensor& leaf, const Tensor& gradient,

@@ -1,7 +1,6 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -12,7 +11,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
@@ -150,6 +148,7 @@ ReplicaGroup::ReplicaGroup(ModuleSource module, std::vector<Device> devices,
   read_original();
   if (options_.process_group().size() > 1) check_dense(original_);
 
+  clock_ = std::make_unique<StepClock>(devices_.size(), options_.on_phase());
   const int threads = intra_op_threads(options_, devices_, shards_);
   const auto count = static_cast<int64_t>(devices_.size());
   for (int64_t k = 0; k < count; ++k) {
@@ -441,8 +440,6 @@ void ReplicaGroup::begin(int64_t chunks) {
   check_not_nested();
   follow_seed();
   copies_ = {};
-  phases_ = {};
-  restart_worker_phases();
   ++forwards_;
   // Tensors kept here outlive an evaluation under c10::InferenceMode.
   const c10::InferenceMode normal(false);
@@ -570,7 +567,6 @@ bool ReplicaGroup::averages_buffers() const {
 }
 
 void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
-  const TraceSpan span("replicate", TraceCategory::kCompute, shard);
   ParameterCasts casts;
   if (!copies_.empty()) casts = {copies_, unique_};
   replica.refresh_for(forwards_, original_, casts);
@@ -583,11 +579,13 @@ void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
 IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
                                    Replica& replica,
                                    const std::vector<IValue>& inputs) {
-  const Stopwatch watch;
-  load_replica(shard, replica);
-  const double replicate_s = watch.seconds();
-  worker_phases_[worker].replicate_s += replicate_s;
-  const TraceSpan span("forward", TraceCategory::kCompute, shard);
+  {
+    const auto span = clock_->time_shard(StepClock::Phase::kReplicate, worker,
+                                         shard, "replicate");
+    load_replica(shard, replica);
+  }
+  const auto span = clock_->time_shard(StepClock::Phase::kForward, worker,
+                                       shard, "forward");
   if (options_.on_shard()) options_.on_shard()(inputs);
   IValue output = replica.forward(inputs);
   if (averages_buffers()) {
@@ -598,7 +596,6 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
       kept.push_back(buffer.clone());
     }
   }
-  worker_phases_[worker].forward_s += watch.seconds() - replicate_s;
   return output;
 }
 
@@ -620,31 +617,6 @@ void ReplicaGroup::finish_buffers(int64_t chunks) {
     original_.buffers[i].second.copy_(sum);
   }
   shard_buffers_.clear();
-}
-
-void ReplicaGroup::restart_worker_phases() {
-  worker_phases_.assign(workers_.size(), {});
-}
-
-void ReplicaGroup::collect_phases() {
-  constexpr std::array kOfWorkers{&PhaseTimes::replicate_s,
-                                  &PhaseTimes::forward_s,
-                                  &PhaseTimes::backward_s};
-  const auto total = [&](const PhaseTimes& worker) {
-    double sum = 0;
-    for (const auto phase : kOfWorkers) sum += worker.*phase;
-    return sum;
-  };
-  // Uses all phases of one worker, the one that the others waited for. The
-  // longest forward and the longest backward may come from two workers, and
-  // their sum may be longer than the step.
-  const auto slowest = std::max_element(
-      worker_phases_.begin(), worker_phases_.end(),
-      [&](const auto& a, const auto& b) { return total(a) < total(b); });
-  if (slowest == worker_phases_.end()) return;
-  for (const auto phase : kOfWorkers) {
-    phases_.*phase = std::max(phases_.*phase, *slowest.*phase);
-  }
 }
 
 }  // namespace lockstep

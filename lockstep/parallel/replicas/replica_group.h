@@ -19,6 +19,7 @@
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/replicas/step_clock.h"
 
 namespace lockstep {
 
@@ -123,7 +124,7 @@ class ReplicaGroup {
   void count_step() { ++step_; }
 
   /// Starts a forward over shards 0 to `chunks` (of all ranks). Updates the
-  /// replicas from the original and resets the phases.
+  /// replicas from the original.
   void begin(int64_t chunks);
   /// Until the next begin(), replicas have `copies` as their leaves: one for
   /// each of parameters(), undefined where they use the parameter itself. Empty
@@ -160,14 +161,8 @@ class ReplicaGroup {
   /// Records a step that is not finite. Returns whether it is the first one.
   bool note_not_finite() { return !std::exchange(has_not_finite_, true); }
 
-  /// Times of the last forward or step. Each part of the engine adds its own
-  /// time.
-  PhaseTimes& phases() { return phases_; }
-  PhaseTimes& phases_of(size_t worker) { return worker_phases_[worker]; }
-  /// Resets the phases of the workers.
-  void restart_worker_phases();
-  /// Copies the phases of the slowest worker to phases().
-  void collect_phases();
+  /// Measures the last forward or step.
+  StepClock& clock() { return *clock_; }
 
  private:
   /// Throws ParallelError if this thread computes a shard of this group, or of
@@ -221,8 +216,7 @@ class ReplicaGroup {
   std::vector<torch::Tensor> buffer_snapshot_;
   ModuleHandle::Members member_snapshot_;
   std::vector<std::vector<torch::Tensor>> shard_buffers_;  // Buffers::kMean
-  PhaseTimes phases_;
-  std::vector<PhaseTimes> worker_phases_;
+  std::unique_ptr<StepClock> clock_;
 };
 
 }  // namespace lockstep

@@ -1,10 +1,7 @@
 #include "lockstep/parallel/replicas/shard.h"
 
-#include <optional>
 #include <utility>
 
-#include "lockstep/base/stopwatch.h"
-#include "lockstep/base/trace.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/parallel/replicas/batch_loss.h"
 
@@ -13,9 +10,13 @@ namespace lockstep {
 using c10::IValue;
 using torch::Tensor;
 
+StepClock::Span Shard::time(StepClock::Phase phase, const char* name) const {
+  if (mode_ == Mode::kCheck) return StepClock::show(name, index_);
+  return group_.clock().time_shard(phase, worker_, index_, name);
+}
+
 void Shard::enter(StepPhase phase) const {
-  const auto& tell = group_.options().on_phase();
-  if (tell && mode_ == Mode::kStep) tell(phase);
+  if (mode_ == Mode::kStep) group_.clock().enter(phase);
 }
 
 const IValue& Shard::forward(const IValue& part) {
@@ -35,25 +36,20 @@ const IValue& Shard::forward(const IValue& part) {
 }
 
 void Shard::compute_loss(const ShardLoss& loss, LossReduction reduction) {
-  const Stopwatch watch;
-  const TraceSpan span("loss", TraceCategory::kCompute, index_);
+  const auto span = time(StepClock::Phase::kForward, "loss");
   const WeightedLoss result = loss(output_, target_);
   pass_.weight =
       checked_weight(result, batch_.shard_samples[static_cast<size_t>(index_)]);
   pass_.states_weight = result.weight.defined();
   pass_.seed = loss_seed(pass_.weight, batch_.samples, reduction);
   pass_.loss = result.loss;
-  if (mode_ == Mode::kStep) {
-    group_.phases_of(worker_).forward_s += watch.seconds();
-  }
 }
 
 ShardPass Shard::backward(
     double loss_scale,
     std::function<void(size_t p, const Tensor& leaf)> on_gradient) {
   enter(StepPhase::kBackward);
-  const Stopwatch watch;
-  const TraceSpan span("backward", TraceCategory::kCompute, index_);
+  const auto span = time(StepClock::Phase::kBackward, "backward");
   output_ = IValue();  // only the graph still holds it
   batch_.differentiable.pass_on_writes(part_, chunk_, group_.shards());
   // The backward computes in the types that the forward used.
@@ -68,9 +64,6 @@ ShardPass Shard::backward(
   pass_.gradients =
       shard_backward({pass_.loss}, {seed}, /*keep_graph=*/false, leaves);
   pass_.loss = pass_.loss.detach();
-  if (mode_ == Mode::kStep) {
-    group_.phases_of(worker_).backward_s += watch.seconds();
-  }
   return std::move(pass_);
 }
 

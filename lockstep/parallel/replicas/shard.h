@@ -11,6 +11,7 @@
 #include "lockstep/parallel/replicas/replica_group.h"
 #include "lockstep/parallel/replicas/shard_backward.h"
 #include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/replicas/step_clock.h"
 
 namespace lockstep {
 
@@ -83,7 +84,8 @@ class Shard {
                          on_gradient = {});
 
  private:
-  /// Calls the on_phase callback of the options.
+  /// Measures a phase of a step, or only shows that of a check.
+  StepClock::Span time(StepClock::Phase phase, const char* name) const;
   void enter(StepPhase phase) const;
 
   ReplicaGroup& group_;

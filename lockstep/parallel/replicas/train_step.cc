@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
@@ -21,6 +20,7 @@ namespace lockstep {
 
 using c10::IValue;
 using torch::Tensor;
+using Phase = StepClock::Phase;
 
 namespace {
 
@@ -46,6 +46,7 @@ TrainStep::TrainStep(ReplicaGroup& group, RankExchange* exchange,
                      const TrainStepOptions& options,
                      optim::Optimizer* optimizer)
     : group_(group),
+      clock_(group.clock()),
       exchange_(exchange),
       attachments_(attachments),
       options_(options),
@@ -98,8 +99,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
 
 StepBatch TrainStep::cut(const std::vector<IValue>& inputs,
                          const IValue& target) {
-  const Stopwatch watch;
-  const TraceSpan span("scatter", TraceCategory::kCompute);
+  clock_.restart();
+  const auto span = clock_.time(Phase::kScatter, "scatter");
   StepBatch batch = cut_batch(group_, inputs, target, options_.total_samples(),
                               /*needs_graph=*/true);
   if (exchange_) {
@@ -107,7 +108,6 @@ StepBatch TrainStep::cut(const std::vector<IValue>& inputs,
     exchange_->load_buffers();
   }
   group_.begin(batch.shards());
-  group_.phases().scatter_s = watch.seconds();
   return batch;
 }
 
@@ -138,7 +138,7 @@ TrainStep::Passes TrainStep::compute_shards(const StepBatch& batch,
         options_.verify_gradients()
             ? compute_verified(batch, loss, worker, index, replica)
             : compute_shard(batch, loss, worker, index, replica, sum, earlier);
-    const Stopwatch summing;
+    const auto span = clock_.time_shard(Phase::kBackward, worker, index);
     PartialSum own{index, index + 1, std::move(pass.gradients.parameters)};
     if (sum) {
       // It is summed with the earlier ones, unless that was already done.
@@ -147,16 +147,13 @@ TrainStep::Passes TrainStep::compute_shards(const StepBatch& batch,
     } else {
       append_partial(earlier, std::move(own), batch.shards());
     }
-    group_.phases_of(worker).backward_s += summing.seconds();
     passes.parts[batch.part_of(index)] = std::move(pass);
   };
   group_.for_each_shard(batch.shards(), group_.step_stream(), add_shard);
-  group_.collect_phases();
   if (overlapped) {
-    const TraceSpan span("wait", TraceCategory::kWait);
-    const Stopwatch wait;
+    const TraceSpan wait("wait", TraceCategory::kWait);
+    const auto span = clock_.time(Phase::kReduce);
     overlapped->finish();
-    group_.phases().reduce_s = wait.seconds();
   }
   return passes;
 }
@@ -215,7 +212,8 @@ OuterGradients TrainStep::outer_gradients(const StepBatch& batch,
 
 TrainStep::Sums TrainStep::reduce(const StepBatch& batch, Passes& passes,
                                   const OuterGradients& outer) {
-  const Stopwatch watch;
+  const bool is_apart = exchange_ || !optimizer_;
+  const auto span = clock_.time(is_apart ? Phase::kReduce : Phase::kUpdate);
   StepTotals totals{
       .samples = batch.samples,
       .shards = std::vector<ShardLossTotal>(batch.shard_samples.size())};
@@ -237,15 +235,12 @@ TrainStep::Sums TrainStep::reduce(const StepBatch& batch, Passes& passes,
     state = update_.common_state(optimizer_, positions_);
     totals.state = exchange_->common_state().next(state);
   }
-  enter(StepPhase::kAllReduce);
+  clock_.enter(StepPhase::kAllReduce);
   Reduction gradients = combine(
       partials_of_rank(std::move(passes.partials), batch), batch, totals);
   if (totals.has_other_state) {
     exchange_->common_state().explain(state, group_.options().process_group());
   }
-  PhaseTimes& phases = group_.phases();
-  (exchange_ || !optimizer_ ? phases.reduce_s : phases.update_s) +=
-      watch.seconds();
   return {std::move(gradients), std::move(totals)};
 }
 
@@ -267,8 +262,10 @@ StepResult TrainStep::result_of(const BatchLoss& mean, const StepBatch& batch,
 
 void TrainStep::apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
                       const StepBatch& batch, StepResult& result) {
-  enter(StepPhase::kUpdate);
-  const Stopwatch watch;
+  clock_.enter(StepPhase::kUpdate);
+  // Without an optimizer, sums that are added to .grad are not an update.
+  const auto span =
+      clock_.time(optimizer_ ? Phase::kUpdate : Phase::kReduce);
   const double factor = mean.factor / loss_scale_;
   outer.multiply(factor);
   if (!optimizer_) {
@@ -292,9 +289,6 @@ void TrainStep::apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
   }
   // Casts of the previous weights.
   if (has_autocast()) drop_cast_weights();
-  // Without an optimizer, sums that are added to .grad are not an update.
-  PhaseTimes& phases = group_.phases();
-  (optimizer_ ? phases.update_s : phases.reduce_s) += watch.seconds();
 }
 
 void TrainStep::add_to_grad(Reduction& reduction, OuterGradients outer,

@@ -118,16 +118,13 @@ class TrainStep {
   /// so. `needs_grad`: by way of .grad, where hooks see them.
   void update(Reduction& reduction, OuterGradients outer, bool needs_grad,
               double factor, StepResult& result);
-  /// Calls the on_phase callback of the options.
-  void enter(StepPhase phase) const {
-    if (const auto& tell = group_.options().on_phase()) tell(phase);
-  }
   /// Returns whether the step is that of one of several ranks alone.
   bool is_local() const {
     return !exchange_ && group_.options().process_group().size() > 1;
   }
 
   ReplicaGroup& group_;
+  StepClock& clock_;
   RankExchange* exchange_;
   StepAttachments attachments_;
   const TrainStepOptions& options_;

@@ -108,7 +108,7 @@ StepResult ClassicStep::step(const StepInput& input, PhaseTimes& phases) {
         first_not_finite(input.batch.arguments(), input.batch.any_target(),
                          context_.parts.model);
   }
-  phases = engine_.group().phases();
+  phases = engine_.group().clock().times();
   const Stopwatch watch;
   update(result);
   phases.update_s = watch.seconds();

@@ -26,7 +26,7 @@ class ShardedStep : public StepStrategy {
             .loss_scale(input.loss_scale)
             .max_loss(input.max_loss)
             .verify_gradients(verifies_gradients(input.position.step)));
-    phases = engine_.group().phases();
+    phases = engine_.group().clock().times();
     return result;
   }
 
