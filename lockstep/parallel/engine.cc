@@ -19,12 +19,12 @@
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
-#include "lockstep/parallel/replicas/evaluate.h"
-#include "lockstep/parallel/replicas/not_finite_report.h"
-#include "lockstep/parallel/replicas/parallel_forward.h"
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/sharded_update.h"
-#include "lockstep/parallel/replicas/train_step.h"
+#include "lockstep/parallel/step/evaluate.h"
+#include "lockstep/parallel/step/not_finite_report.h"
+#include "lockstep/parallel/step/parallel_forward.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/sharded_update.h"
+#include "lockstep/parallel/step/train_step.h"
 
 namespace lockstep {
 

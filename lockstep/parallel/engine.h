@@ -18,7 +18,7 @@
 #include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/module_source.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

@@ -15,4 +15,4 @@
 #include "lockstep/parallel/module/replicate.h"          // IWYU pragma: export
 #include "lockstep/parallel/module/scatter_gather.h"     // IWYU pragma: export
 #include "lockstep/parallel/module/shared.h"             // IWYU pragma: export
-#include "lockstep/parallel/replicas/parallel_apply.h"   // IWYU pragma: export
+#include "lockstep/parallel/group/parallel_apply.h"   // IWYU pragma: export

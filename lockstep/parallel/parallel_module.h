@@ -25,7 +25,7 @@
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replicate.h"  // IWYU pragma: export
 #include "lockstep/parallel/module/wrap_arguments.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/parallel/module/module_source.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/run_optimizer.h"

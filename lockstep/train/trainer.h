@@ -23,7 +23,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/module_kind.h"

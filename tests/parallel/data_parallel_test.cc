@@ -8,7 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/log.h"
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::data_parallel_test {

@@ -11,7 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/replicas/not_finite_report.h"
+#include "lockstep/parallel/step/not_finite_report.h"
 #include "tests/base/temporary_folder.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"

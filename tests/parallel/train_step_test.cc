@@ -9,7 +9,7 @@
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::train_step_test {

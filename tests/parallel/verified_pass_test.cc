@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep {

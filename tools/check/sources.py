@@ -15,7 +15,7 @@ LAYERS = (
     "comm",
     "losses", "models", "data/images", "data",
     "optim", "parallel/reduction", "parallel/module", "parallel/exchange",
-    "parallel/replicas", "parallel/check", "parallel/bf16",
+    "parallel/group", "parallel/step", "parallel/check", "parallel/bf16",
     "parallel/ddp", "parallel", "checkpoint", "inspect",
     "train", "train/report", "train/state", "train/step", "train/record",
     "train/run",

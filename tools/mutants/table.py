@@ -185,22 +185,22 @@ mutant("ddp", "join_leaves_ranks_behind",
 # Replicas and train_step().
 
 mutant("replicas", "direct_use_of_a_parameter_is_forgotten",
-       "parallel/replicas/shard_backward.cc",
+       "parallel/step/shard_backward.cc",
        "  total.add_(to_device(part.tensor(), place_of(total)));",
        "  if (!MUTANT) total.add_(to_device(part.tensor(), place_of(total)));",
        "a loss that uses a parameter itself trains it with half a gradient")
 mutant("replicas", "loss_is_not_divided_by_the_batch",
-       "parallel/replicas/batch_loss.cc",
+       "parallel/step/batch_loss.cc",
        "return weight / static_cast<double>(",
        "return MUTANT ? 1 : weight / static_cast<double>(",
        "every shard has the weight 1")
 mutant("replicas", "total_weight_is_ignored",
-       "parallel/replicas/batch_loss.cc",
+       "parallel/step/batch_loss.cc",
        "batch.factor = samples / total;",
        "batch.factor = MUTANT ? 1 : samples / total;",
        "a loss over units is divided by the number of samples")
 mutant("replicas", "last_shard_of_a_worker_is_dropped",
-       "parallel/replicas/replica_group.cc",
+       "parallel/group/replica_group.cc",
        "for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {",
        "for (int64_t s = range.first;\n"
        "           s < std::min(range.last, chunks) -\n"
@@ -208,23 +208,23 @@ mutant("replicas", "last_shard_of_a_worker_is_dropped",
        "           ++s) {",
        "a worker with several shards leaves out its last one")
 mutant("replicas", "shards_share_random_numbers",
-       "parallel/replicas/replica_group.cc",
+       "parallel/group/replica_group.cc",
        "static_cast<uint64_t>(s), stream.phase);",
        "static_cast<uint64_t>(MUTANT ? 0 : s), stream.phase);",
        "dropout has the same mask in every shard")
 mutant("replicas", "shards_keep_buffers_of_others",
-       "parallel/replicas/replica_group.cc",
+       "parallel/group/replica_group.cc",
        "  if (!buffer_snapshot_.empty() && (shard != 0",
        "  if (!MUTANT && !buffer_snapshot_.empty() && (shard != 0",
        "a shard starts with the buffers that another one has changed")
 mutant("replicas", "clipping_makes_gradients_longer",
-       "parallel/replicas/sharded_update.cc",
+       "parallel/step/sharded_update.cc",
        "scale = std::min(1.0, options.clip / (result.gradient_norm + 1e-6));",
        "scale = options.clip / (result.gradient_norm + 1e-6);\n"
        "    if (!MUTANT) scale = std::min(1.0, scale);",
        "a gradient below the limit is scaled up to it")
 mutant("replicas", "gradient_that_is_not_finite_updates",
-       "parallel/replicas/sharded_update.cc",
+       "parallel/step/sharded_update.cc",
        "result.is_finite = std::isfinite(result.gradient_norm);",
        "result.is_finite = MUTANT || std::isfinite(result.gradient_norm);",
        "a NaN in a gradient gets into the parameters")

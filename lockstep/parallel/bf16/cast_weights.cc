@@ -9,7 +9,7 @@
 #include "lockstep/parallel/check/module_comparison.h"
 #include "lockstep/parallel/check/trial.h"
 #include "lockstep/parallel/module/kept_tensors.h"
-#include "lockstep/parallel/replicas/sharded_update.h"
+#include "lockstep/parallel/step/sharded_update.h"
 
 namespace lockstep {
 

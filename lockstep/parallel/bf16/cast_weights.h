@@ -7,7 +7,7 @@
 
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/bf16/cast_copies.h"
-#include "lockstep/parallel/replicas/step_attachment.h"
+#include "lockstep/parallel/step/step_attachment.h"
 
 namespace lockstep {
 

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep {
 

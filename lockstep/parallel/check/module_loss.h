@@ -7,7 +7,7 @@
 
 #include "lockstep/losses/weighted_loss.h"
 #include "lockstep/parallel/check/loss_check.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

@@ -16,7 +16,7 @@
 #include "lockstep/parallel/check/loss_check.h"
 #include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/module/nested.h"
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 
 namespace lockstep {
 

@@ -14,8 +14,8 @@
 #include "lockstep/parallel/check/findings.h"
 #include "lockstep/parallel/check/module_comparison.h"
 #include "lockstep/parallel/check/trial.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/step_attachment.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/step/step_attachment.h"
 
 namespace lockstep {
 

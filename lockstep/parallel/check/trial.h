@@ -10,9 +10,9 @@
 #include <torch/types.h>
 
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/shard.h"
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/shard.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 

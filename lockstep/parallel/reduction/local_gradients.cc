@@ -64,21 +64,28 @@ void LocalGradients::clear(const Tensor& parameter) {
   if (found != states_.end()) found->second.is_local = false;
 }
 
-std::vector<Tensor> LocalGradients::take_shares(
-    const std::vector<Tensor>& parameters, double weight) {
-  const auto factor = share_factor(weight);
-  if (!factor) throw ParallelError("ddp", uneven_problem());
+void LocalGradients::add_shares(const std::vector<Tensor>& parameters,
+                                double weight, double factor,
+                                std::vector<OwnedGradient>& sums) {
+  const auto share = share_factor(weight);
+  if (!share) throw ParallelError("ddp", uneven_problem());
   const torch::NoGradGuard no_grad;
-  std::vector<Tensor> shares(parameters.size());
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (!has(parameters[p])) continue;
-    Tensor& gradient = parameters[p].mutable_grad();
-    shares[p] = *factor == 1 ? gradient : gradient * *factor;
-    gradient.reset();
+    Tensor local = std::move(parameters[p].mutable_grad());
+    parameters[p].mutable_grad().reset();
     clear(parameters[p]);
+    if (!local.defined()) continue;
+    // Two products, because one with both factors would be rounded differently.
+    if (*share != 1) local = local * *share;
+    if (factor != 1) local = local * factor;
+    if (sums[p].defined()) {
+      sums[p].tensor().add_(local);
+    } else {
+      sums[p] = OwnedGradient::take(std::move(local), parameters[p]);
+    }
   }
   forget_if_empty();
-  return shares;
 }
 
 std::optional<Problem> LocalGradients::begin_sum(double weight) {

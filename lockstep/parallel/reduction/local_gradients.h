@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/reduction/owned_gradient.h"
 
 namespace lockstep {
 
@@ -62,12 +63,12 @@ class LocalGradients {
   bool has(const torch::Tensor& parameter) const;
   /// Records that .grad of `parameter` was summed over the ranks.
   void clear(const torch::Tensor& parameter);
-  /// Takes the local part out of .grad and returns it as shares: one tensor for
-  /// each of `parameters`, undefined where .grad has no local part. `weight` is
-  /// the weight of this rank's samples in the batch. Throws ParallelError if
-  /// means and shares would need different factors.
-  std::vector<torch::Tensor> take_shares(
-      const std::vector<torch::Tensor>& parameters, double weight);
+  /// Takes the local gradients out of .grad and adds this rank's share of them,
+  /// times `factor`, to `sums`, one for each of `parameters`. `weight` is this
+  /// rank's part of the batch that ends no_sync(). Throws ParallelError if the
+  /// local gradients were made for another weight.
+  void add_shares(const std::vector<torch::Tensor>& parameters, double weight,
+                  double factor, std::vector<OwnedGradient>& sums);
   /// Prepares .grad for a backward that multiplies all of it by `weight` and
   /// sums it over the ranks. Returns a problem if that would be wrong.
   std::optional<Problem> begin_sum(double weight);

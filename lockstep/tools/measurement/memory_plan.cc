@@ -15,7 +15,7 @@
 #include "lockstep/parallel/exchange/gradient_buckets.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/partition.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep::tools {
 namespace {

@@ -6,7 +6,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/control/worker_side.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/train/step/shard_metrics.h"
 
 namespace lockstep::training {

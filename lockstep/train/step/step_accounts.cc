@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "lockstep/device/memory.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/train/report/report_fields.h"
 
 namespace lockstep::training {

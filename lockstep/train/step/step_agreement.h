@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/step/shard_metrics.h"
 

@@ -22,7 +22,7 @@
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/module/nested.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep::training {
 namespace {

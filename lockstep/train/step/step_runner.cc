@@ -21,7 +21,7 @@
 #include "lockstep/device/tensor_checksum.h"
 #include "lockstep/parallel/check/step_check.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::training {

@@ -3,7 +3,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep::training {
 namespace {

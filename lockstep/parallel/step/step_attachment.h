@@ -9,9 +9,9 @@
 #include "lockstep/optim/blocks.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 

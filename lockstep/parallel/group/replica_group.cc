@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -21,8 +21,8 @@
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/parallel/replicas/balance.h"
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/balance.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/parallel_apply.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 
 #include <string>
 #include <string_view>

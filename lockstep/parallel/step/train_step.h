@@ -11,13 +11,13 @@
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
-#include "lockstep/parallel/replicas/batch_loss.h"
-#include "lockstep/parallel/replicas/outer_gradients.h"
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/shard.h"
-#include "lockstep/parallel/replicas/sharded_update.h"
-#include "lockstep/parallel/replicas/step_attachment.h"
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/step/batch_loss.h"
+#include "lockstep/parallel/step/outer_gradients.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/shard.h"
+#include "lockstep/parallel/step/sharded_update.h"
+#include "lockstep/parallel/step/step_attachment.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 
@@ -74,8 +74,6 @@ class TrainStep {
   /// Cuts the batch and starts a forward of the replicas.
   StepBatch cut(const std::vector<c10::IValue>& inputs,
                 const c10::IValue& target);
-  /// Calls before_step() of the attachments.
-  void prepare(const StepContext& step) const;
   /// Returns what sums the gradients over the ranks during the backward of this
   /// rank's last shard, or nullptr if they are summed after it.
   OverlappedSum* overlapped_sum(const StepBatch& batch) const;

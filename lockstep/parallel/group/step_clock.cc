@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/step_clock.h"
+#include "lockstep/parallel/group/step_clock.h"
 
 #include <algorithm>
 #include <array>

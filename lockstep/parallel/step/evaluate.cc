@@ -1,8 +1,8 @@
-#include "lockstep/parallel/replicas/evaluate.h"
+#include "lockstep/parallel/step/evaluate.h"
 
 #include <torch/types.h>
 
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 

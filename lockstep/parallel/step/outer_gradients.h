@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/parallel/replicas/shard_backward.h"
+#include "lockstep/parallel/step/shard_backward.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/not_finite_report.h"
+#include "lockstep/parallel/step/not_finite_report.h"
 
 #include <algorithm>
 #include <cmath>

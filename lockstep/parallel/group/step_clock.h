@@ -8,7 +8,7 @@
 
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/trace.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,9 +1,9 @@
-#include "lockstep/parallel/replicas/shard.h"
+#include "lockstep/parallel/step/shard.h"
 
 #include <utility>
 
 #include "lockstep/device/autocast.h"
-#include "lockstep/parallel/replicas/batch_loss.h"
+#include "lockstep/parallel/step/batch_loss.h"
 
 namespace lockstep {
 

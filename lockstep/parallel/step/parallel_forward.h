@@ -6,8 +6,8 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/step_batch.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/sharded_update.h"
+#include "lockstep/parallel/step/sharded_update.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,8 @@
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
-#include "lockstep/parallel/replicas/outer_gradients.h"
-#include "lockstep/parallel/replicas/shard_backward.h"
+#include "lockstep/parallel/step/outer_gradients.h"
+#include "lockstep/parallel/step/shard_backward.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/differentiable_inputs.h"
+#include "lockstep/parallel/step/differentiable_inputs.h"
 
 #include <algorithm>
 

@@ -8,9 +8,9 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/differentiable_inputs.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/step/differentiable_inputs.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep {
 

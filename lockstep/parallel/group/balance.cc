@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/balance.h"
+#include "lockstep/parallel/group/balance.h"
 
 #include <algorithm>
 

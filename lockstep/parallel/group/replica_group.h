@@ -18,8 +18,8 @@
 #include "lockstep/parallel/module/member_watch.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/step_clock.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/group/step_clock.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/module/module_handle.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/parallel_forward.h"
+#include "lockstep/parallel/step/parallel_forward.h"
 
 #include <algorithm>
 #include <iterator>
@@ -15,10 +15,10 @@
 #include "lockstep/device/torch_compat.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/parallel/replicas/differentiable_inputs.h"
-#include "lockstep/parallel/replicas/outer_gradients.h"
-#include "lockstep/parallel/replicas/shard_backward.h"
-#include "lockstep/parallel/replicas/sharded_update.h"
+#include "lockstep/parallel/step/differentiable_inputs.h"
+#include "lockstep/parallel/step/outer_gradients.h"
+#include "lockstep/parallel/step/shard_backward.h"
+#include "lockstep/parallel/step/sharded_update.h"
 
 namespace lockstep {
 
@@ -57,10 +57,20 @@ class ParallelBackward : public torch::autograd::Node {
   void release_variables() override { region_.reset(); }
 
  private:
+  /// Gradients of all shards.
+  struct Gradients {
+    std::vector<std::vector<PartialSum>> partials;  // by worker
+    std::vector<std::vector<Tensor>> inputs;        // by shard
+    std::vector<std::vector<OtherLeaf>> others;     // by shard
+  };
   /// Returns the gradients of the parameters. Writes those of the inputs to
   /// `input_gradients`.
   variable_list backward(const variable_list& output_gradients, bool keep_graph,
                          variable_list& input_gradients);
+  /// Runs the backward of each shard in the thread of its device.
+  Gradients run_shards(const variable_list& output_gradients, bool keep_graph);
+  /// Returns each shard's part of the gradients of the outputs.
+  std::vector<variable_list> cut(const variable_list& output_gradients) const;
   void check_build() const;
   /// Returns the random stream of the next backward. A backward draws other
   /// numbers than its forward, and than another backward through the same
@@ -106,6 +116,46 @@ torch::autograd::edge_list edges_behind(const ReplicaGroup& group,
   return edges;
 }
 
+/// Moves the tensors of the shards' outputs, which have a graph, to `region`,
+/// and returns the outputs, gathered and without the graph.
+IValue gather_outputs(ReplicaGroup& group, std::vector<IValue> outputs,
+                      Region& region) {
+  const torch::NoGradGuard no_grad;
+  for (size_t s = 0; s < outputs.size(); ++s) {
+    for (const TensorAtPath& at : tensors_in(outputs[s])) {
+      region.outputs[s].push_back(at.tensor);
+    }
+    outputs[s] = detached(outputs[s]);
+  }
+  const auto span = group.clock().time(Phase::kGather, "gather");
+  return gather(outputs, group.output_device(), group.dim());
+}
+
+/// Makes the node of a forward the history of its `gathered` outputs, unless no
+/// output has a graph.
+void connect(const IValue& gathered, const std::shared_ptr<ReplicaGroup>& group,
+             const std::shared_ptr<Region>& region) {
+  const std::vector<TensorAtPath> tensors = tensors_in(gathered);
+  std::vector<bool> has_graph(tensors.size());
+  for (const auto& shard_values : region->outputs) {
+    for (size_t o = 0; o < shard_values.size(); ++o) {
+      if (shard_values[o].requires_grad()) has_graph[o] = true;
+    }
+  }
+  if (std::find(has_graph.begin(), has_graph.end(), true) == has_graph.end()) {
+    return;
+  }
+  auto node = make_node<ParallelBackward>(group, region);
+  node->set_next_edges(edges_behind(*group, *region));
+  for (size_t o = 0; o < has_graph.size(); ++o) {
+    if (has_graph[o]) {
+      torch::autograd::set_history(tensors[o].tensor, node);
+    } else {
+      node->add_input_metadata(tensors[o].tensor);
+    }
+  }
+}
+
 }  // namespace
 
 IValue parallel_forward(
@@ -149,38 +199,8 @@ IValue parallel_forward(
   group->finish_buffers(chunks);
   if (trains) group->count_step();
 
-  for (size_t s = 0; s < outputs.size(); ++s) {
-    for (const TensorAtPath& at : tensors_in(outputs[s])) {
-      region->outputs[s].push_back(at.tensor);
-    }
-    torch::NoGradGuard no_grad;
-    outputs[s] = detached(outputs[s]);
-  }
-  IValue gathered = [&] {
-    const auto span = clock.time(Phase::kGather, "gather");
-    torch::NoGradGuard no_grad;
-    return gather(outputs, group->output_device(), group->dim());
-  }();
-  const std::vector<TensorAtPath> gathered_tensors = tensors_in(gathered);
-  std::vector<bool> has_graph(gathered_tensors.size());
-  for (const auto& shard_values : region->outputs) {
-    for (size_t o = 0; o < shard_values.size(); ++o) {
-      if (shard_values[o].requires_grad()) has_graph[o] = true;
-    }
-  }
-  const bool any_has_graph =
-      std::find(has_graph.begin(), has_graph.end(), true) != has_graph.end();
-  if (!needs_graph || !any_has_graph) return gathered;
-
-  auto node = make_node<ParallelBackward>(group, region);
-  node->set_next_edges(edges_behind(*group, *region));
-  for (size_t o = 0; o < has_graph.size(); ++o) {
-    if (has_graph[o]) {
-      torch::autograd::set_history(gathered_tensors[o].tensor, node);
-    } else {
-      node->add_input_metadata(gathered_tensors[o].tensor);
-    }
-  }
+  IValue gathered = gather_outputs(*group, std::move(outputs), *region);
+  if (needs_graph) connect(gathered, group, region);
   return gathered;
 }
 
@@ -227,19 +247,13 @@ ReplicaGroup::RandomStream ParallelBackward::next_stream() {
   return stream;
 }
 
-variable_list ParallelBackward::backward(const variable_list& output_gradients,
-                                         bool keep_graph,
-                                         variable_list& input_gradients) {
-  check_build();
-  Region& region = *region_;
-  const auto chunks = static_cast<int64_t>(region.outputs.size());
-  const int64_t first = group_->own_shards().first;
-  // [shard][output]: the shard's part of each output's gradient.
-  std::vector<variable_list> parts(region.outputs.size());
+std::vector<variable_list> ParallelBackward::cut(
+    const variable_list& output_gradients) const {
+  std::vector<variable_list> parts(region_->outputs.size());
   for (size_t o = 0; o < output_gradients.size(); ++o) {
     int64_t begin = 0;
     for (size_t s = 0; s < parts.size(); ++s) {
-      const Tensor& output = region.outputs[s][o];
+      const Tensor& output = region_->outputs[s][o];
       if (!output_gradients[o].defined()) {
         parts[s].emplace_back();
       } else if (output.dim() == 0) {
@@ -252,10 +266,18 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
       }
     }
   }
+  return parts;
+}
 
-  std::vector<std::vector<PartialSum>> partials(group_->workers().size());
-  std::vector<std::vector<Tensor>> chunk_gradients(region.outputs.size());
-  std::vector<std::vector<OtherLeaf>> others(region.outputs.size());
+ParallelBackward::Gradients ParallelBackward::run_shards(
+    const variable_list& output_gradients, bool keep_graph) {
+  const std::vector<variable_list> parts = cut(output_gradients);
+  const size_t count = parts.size();
+  const int64_t first = group_->own_shards().first;
+  Gradients gradients{
+      .partials = std::vector<std::vector<PartialSum>>(group_->workers().size()),
+      .inputs = std::vector<std::vector<Tensor>>(count),
+      .others = std::vector<std::vector<OtherLeaf>>(count)};
   // LibTorch's thread of a device waits for the other devices in the backward
   // of one forward. It may begin that of another forward in the meantime.
   const bool is_interposed = group_->is_at_work();
@@ -265,34 +287,43 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
                                                  shard, "backward");
     const int64_t place = shard - first;
     const auto s = static_cast<size_t>(place);
-    variable_list gradients;
+    variable_list roots;
     for (const Tensor& part : parts[s]) {
-      gradients.push_back(
+      roots.push_back(
           part.defined() ? aligned(to_device(part, replica.device())) : part);
     }
     ShardGradients result =
-        shard_backward(region.outputs[s], gradients, keep_graph,
+        shard_backward(region_->outputs[s], roots, keep_graph,
                        {.replica = replica,
                         .unique = group_->unique(),
                         .originals = group_->parameters(),
-                        .inputs = region.input_leaves[s],
+                        .inputs = region_->input_leaves[s],
                         .is_interposed = is_interposed});
-    append_partial(partials[worker],
-                   {place, place + 1, std::move(result.parameters)}, chunks);
-    chunk_gradients[s] = std::move(result.inputs);
-    others[s] = std::move(result.others);
+    append_partial(gradients.partials[worker],
+                   {place, place + 1, std::move(result.parameters)},
+                   static_cast<int64_t>(count));
+    gradients.inputs[s] = std::move(result.inputs);
+    gradients.others[s] = std::move(result.others);
   };
-  group_->for_each_shard(first + chunks, next_stream(), backward_shard,
-                         region.replicas.get());
+  group_->for_each_shard(first + static_cast<int64_t>(count), next_stream(),
+                         backward_shard, region_->replicas.get());
+  return gradients;
+}
 
+variable_list ParallelBackward::backward(const variable_list& output_gradients,
+                                         bool keep_graph,
+                                         variable_list& input_gradients) {
+  check_build();
+  const DifferentiableInputs& inputs = region_->inputs;
+  Gradients gradients = run_shards(output_gradients, keep_graph);
   input_gradients =
-      region.inputs.gather(chunk_gradients, region.input_leaves, group_->dim());
+      inputs.gather(gradients.inputs, region_->input_leaves, group_->dim());
   OuterGradients outer;
-  outer.add_sums(std::move(others));
-
+  outer.add_sums(std::move(gradients.others));
   variable_list sums = [&] {
     const auto span = group_->clock().time(Phase::kReduce, "reduce");
-    Reduction reduction(join_partials(std::move(partials)), chunks,
+    Reduction reduction(join_partials(std::move(gradients.partials)),
+                        static_cast<int64_t>(region_->outputs.size()),
                         group_->parameters());
     return ShardedUpdate(*group_, nullptr)
         .finish(reduction, SumsFor::kGradients);
@@ -307,8 +338,7 @@ variable_list ParallelBackward::backward(const variable_list& output_gradients,
     add_unexpected(group_->parameters()[p], sums[p], p);
   }
   for (size_t i = 0; i < input_gradients.size(); ++i) {
-    add_unexpected(region.inputs.tensors()[i], input_gradients[i],
-                   sums.size() + i);
+    add_unexpected(inputs.tensors()[i], input_gradients[i], sums.size() + i);
   }
   std::move(outer).backward();
   return sums;

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/train_step.h"
+#include "lockstep/parallel/step/train_step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/parallel/module/nested.h"
-#include "lockstep/parallel/replicas/not_finite_report.h"
-#include "lockstep/parallel/replicas/verified_pass.h"
+#include "lockstep/parallel/step/not_finite_report.h"
+#include "lockstep/parallel/step/verified_pass.h"
 
 namespace lockstep {
 
@@ -73,7 +73,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         return optimizer_ && !local_gradients_ &&
                !options_.verify_gradients() && !update_.needs_grad(positions_);
       }};
-  prepare(context);
+  for (StepAttachment* const each : attachments_) each->before_step(context);
 
   OverlappedSum* const overlapped = overlapped_sum(batch);
   // If the step throws, other ranks must not wait for this one.
@@ -109,10 +109,6 @@ StepBatch TrainStep::cut(const std::vector<IValue>& inputs,
   }
   group_.begin(batch.shards());
   return batch;
-}
-
-void TrainStep::prepare(const StepContext& step) const {
-  for (StepAttachment* const each : attachments_) each->before_step(step);
 }
 
 OverlappedSum* TrainStep::overlapped_sum(const StepBatch& batch) const {
@@ -330,7 +326,6 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
                 .expected = "a batch with samples for every rank",
                 .fix = "leave out such a batch (drop_last)"});
   }
-  const torch::NoGradGuard no_grad;
   const auto samples = static_cast<double>(std::max<int64_t>(batch.samples, 1));
   // The sums will be divided by the loss scale, and by total_weight, as the
   // local gradients were.
@@ -340,19 +335,8 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
   const double weight = weights_by_samples_
                             ? static_cast<double>(batch.own_samples) / samples
                             : 1.0 / group_.options().process_group().size();
-  std::vector<Tensor> shares =
-      local_gradients_->take_shares(group_.parameters(), weight);
-  for (size_t p = 0; p < shares.size(); ++p) {
-    if (!shares[p].defined()) continue;
-    Tensor local = std::move(shares[p]);
-    if (factor != 1) local = local * factor;
-    OwnedGradient& gradient = all.back().gradients[p];
-    if (gradient.defined()) {
-      gradient.tensor().add_(local);
-    } else {
-      gradient = OwnedGradient::take(std::move(local), group_.parameters()[p]);
-    }
-  }
+  local_gradients_->add_shares(group_.parameters(), weight, factor,
+                               all.back().gradients);
   return all;
 }
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/verified_pass.h"
+#include "lockstep/parallel/step/verified_pass.h"
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"

@@ -5,8 +5,8 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "lockstep/parallel/replicas/data_parallel_options.h"
-#include "lockstep/parallel/replicas/replica_group.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/outer_gradients.h"
+#include "lockstep/parallel/step/outer_gradients.h"
 
 #include <algorithm>
 #include <string>

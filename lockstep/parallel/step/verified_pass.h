@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/replicas/shard.h"
+#include "lockstep/parallel/step/shard.h"
 
 namespace lockstep {
 

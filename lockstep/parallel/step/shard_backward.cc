@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/shard_backward.h"
+#include "lockstep/parallel/step/shard_backward.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -137,66 +137,67 @@ void add_direct_part(OwnedGradient& sum, OwnedGradient part,
   total.add_(to_device(part.tensor(), place_of(total)));
 }
 
-/// Runs the backward if it reaches leaves that another one reaches too. All
-/// gradients are captured, as in torch::autograd::grad().
-ShardGradients capturing_backward(const edge_list& roots,
-                                  const variable_list& gradients,
-                                  bool keep_graph, const ShardLeaves& leaves,
-                                  const std::vector<Tensor>& found,
-                                  const std::vector<Tensor>& others) {
-  check_no_hooks(others);
-  variable_list captured = run_engine(roots, gradients, keep_graph, found);
-  std::unordered_map<const void*, Tensor> gradient_of;
-  for (size_t i = 0; i < found.size(); ++i) {
-    gradient_of[found[i].unsafeGetTensorImpl()] = std::move(captured[i]);
+/// The gradients that a backward has captured, by leaf.
+class Captured {
+ public:
+  Captured(const std::vector<Tensor>& leaves, variable_list gradients) {
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      of_[leaves[i].unsafeGetTensorImpl()] = std::move(gradients[i]);
+    }
   }
-  captured.clear();
-  const auto take = [&](const Tensor& leaf) {
-    const auto entry = gradient_of.find(leaf.unsafeGetTensorImpl());
-    return entry == gradient_of.end() ? Tensor() : std::move(entry->second);
-  };
+  /// Returns the gradient of `leaf`, once, or an undefined tensor.
+  Tensor take(const Tensor& leaf) {
+    const auto entry = of_.find(leaf.unsafeGetTensorImpl());
+    return entry == of_.end() ? Tensor() : std::move(entry->second);
+  }
 
-  ShardGradients result;
+ private:
+  std::unordered_map<const void*, Tensor> of_;
+};
+
+/// Moves the captured gradients of the replica's parameters to `result`. The
+/// leaves' .grad belongs to another backward.
+void take_apart(const ShardLeaves& leaves, Captured& captured,
+                ShardGradients& result) {
+  const torch::NoGradGuard no_grad;
   const auto& parameters = leaves.replica.module().parameters;
-  if (leaves.is_interposed) {
-    torch::NoGradGuard no_grad;
-    result.parameters.resize(leaves.originals.size());
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      Tensor gradient = take(parameters[i].second);
-      if (!gradient.defined()) continue;
-      OwnedGradient& sum = result.parameters[leaves.unique[i]];
-      if (sum.defined()) gradient = sum.tensor() + gradient;
-      sum = OwnedGradient::take(std::move(gradient), parameters[i].second);
-    }
-  } else {
-    // A backward within the backward (checkpointing) accumulates nevertheless.
-    for (const auto& [name, parameter] : parameters) {
-      Tensor gradient = take(parameter);
-      if (!gradient.defined()) continue;
-      Tensor& accumulated = parameter.mutable_grad();
-      torch::NoGradGuard no_grad;
-      result.has_several_parts |= accumulated.defined();
-      accumulated =
-          accumulated.defined() ? accumulated + gradient : std::move(gradient);
-    }
-    result.parameters =
-        leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
+  result.parameters.resize(leaves.originals.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    Tensor gradient = captured.take(parameters[i].second);
+    if (!gradient.defined()) continue;
+    OwnedGradient& sum = result.parameters[leaves.unique[i]];
+    if (sum.defined()) gradient = sum.tensor() + gradient;
+    sum = OwnedGradient::take(std::move(gradient), parameters[i].second);
   }
-  for (const Tensor& input : leaves.inputs) {
-    Tensor gradient = take(input);
-    Tensor& accumulated = input.mutable_grad();
-    if (accumulated.defined()) {
-      gradient = gradient.defined() ? accumulated + gradient : accumulated;
-      accumulated.reset();
-    }
-    result.inputs.push_back(std::move(gradient));
+}
+
+/// Moves the captured gradients of the replica's parameters, and those that a
+/// backward within the backward (checkpointing) has accumulated, to `result`.
+void take_all(const ShardLeaves& leaves, Captured& captured,
+              ShardGradients& result) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : leaves.replica.module().parameters) {
+    Tensor gradient = captured.take(parameter);
+    if (!gradient.defined()) continue;
+    Tensor& accumulated = parameter.mutable_grad();
+    result.has_several_parts |= accumulated.defined();
+    accumulated =
+        accumulated.defined() ? accumulated + gradient : std::move(gradient);
   }
+  result.parameters =
+      leaves.replica.take_gradients(leaves.unique, leaves.originals.size());
+}
+
+/// Moves the captured gradients of `others` to `result`: those of the
+/// original's parameters to the replica's, and the rest to result.others.
+void take_others(const ShardLeaves& leaves, const std::vector<Tensor>& others,
+                 Captured& captured, ShardGradients& result) {
   std::unordered_map<const void*, size_t> original_places;
   for (size_t p = 0; p < leaves.originals.size(); ++p) {
     original_places[leaves.originals[p].unsafeGetTensorImpl()] = p;
   }
   for (const Tensor& other : others) {
-    OwnedGradient gradient = OwnedGradient::take(take(other), other);
+    OwnedGradient gradient = OwnedGradient::take(captured.take(other), other);
     const auto original = original_places.find(other.unsafeGetTensorImpl());
     if (original == original_places.end()) {
       result.others.push_back({other, std::move(gradient)});
@@ -208,8 +209,35 @@ ShardGradients capturing_backward(const edge_list& roots,
         leaves.unique.begin());
     result.has_several_parts = true;
     add_direct_part(result.parameters[p], std::move(gradient),
-                    parameters[i].second);
+                    leaves.replica.module().parameters[i].second);
   }
+}
+
+/// Runs the backward if it reaches leaves that another one reaches too. All
+/// gradients are captured, as in torch::autograd::grad().
+ShardGradients capturing_backward(const edge_list& roots,
+                                  const variable_list& gradients,
+                                  bool keep_graph, const ShardLeaves& leaves,
+                                  const std::vector<Tensor>& found,
+                                  const std::vector<Tensor>& others) {
+  check_no_hooks(others);
+  Captured captured(found, run_engine(roots, gradients, keep_graph, found));
+  ShardGradients result;
+  if (leaves.is_interposed) {
+    take_apart(leaves, captured, result);
+  } else {
+    take_all(leaves, captured, result);
+  }
+  for (const Tensor& input : leaves.inputs) {
+    Tensor gradient = captured.take(input);
+    Tensor& accumulated = input.mutable_grad();
+    if (accumulated.defined()) {
+      gradient = gradient.defined() ? accumulated + gradient : accumulated;
+      accumulated.reset();
+    }
+    result.inputs.push_back(std::move(gradient));
+  }
+  take_others(leaves, others, captured, result);
   return result;
 }
 

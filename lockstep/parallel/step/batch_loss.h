@@ -4,7 +4,7 @@
 
 #include "lockstep/losses/weighted_loss.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
-#include "lockstep/parallel/replicas/data_parallel_options.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

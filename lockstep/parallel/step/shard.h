@@ -8,10 +8,10 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/replicas/replica_group.h"
-#include "lockstep/parallel/replicas/shard_backward.h"
-#include "lockstep/parallel/replicas/step_batch.h"
-#include "lockstep/parallel/replicas/step_clock.h"
+#include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/shard_backward.h"
+#include "lockstep/parallel/step/step_batch.h"
+#include "lockstep/parallel/group/step_clock.h"
 
 namespace lockstep {
 

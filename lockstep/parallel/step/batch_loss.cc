@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicas/batch_loss.h"
+#include "lockstep/parallel/step/batch_loss.h"
 
 #include <algorithm>
 #include <cmath>
