@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/nets.h"
 #include "tests/parallel/over_ranks.h"
 
@@ -136,6 +137,26 @@ TEST(WeightedLoss, RefusesWeightsThatAreNone) {
     EXPECT_NE(code_with(weight).find("bad-loss"), std::string::npos)
         << code_with(weight);
   }
+}
+
+TEST(WeightedLoss, OfASumNeedsNoTotalWeightUnderNoSync) {
+  spawn(2, [&](const ProcessGroup& world) {
+    const auto gradients_with = [&](bool states_weight) {
+      Mlp net = make_net();
+      const DistributedDataParallel model(net, world);
+      const auto no_sync = model->no_sync();
+      model->train_step(
+          inputs(4), targets(4, 1),
+          [&](const Tensor& output, const Tensor& target) {
+            const Tensor sum = sum_of(output, target);
+            return states_weight ? WeightedLoss(sum, target.ne(kIgnored).sum())
+                                 : WeightedLoss(sum);
+          },
+          TrainStepOptions().loss_reduction(LossReduction::kSum));
+      return net->parameters()[0].grad().clone();
+    };
+    EXPECT_TRUE(gradients_with(true).equal(gradients_with(false)));
+  });
 }
 
 }  // namespace

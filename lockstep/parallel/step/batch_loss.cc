@@ -96,6 +96,8 @@ void check_reduction(const TrainStepOptions& options) {
 }
 
 void check_has_total_weight(const TrainStepOptions& options) {
+  // A sum is not divided by a weight.
+  if (options.loss_reduction() == LossReduction::kSum) return;
   if (options.total_weight() > 0) return;
   throw InvalidArgument(
       "parallel",

@@ -171,8 +171,6 @@ IValue parallel_forward(
     const auto span = clock.time(Phase::kScatter, "scatter");
     return cut_forward(*group, inputs, needs_graph);
   }();
-  const auto chunks = static_cast<int64_t>(batch.parts.size());
-  const int64_t first = group->own_shards().first;
   auto region = std::make_shared<Region>(Region{
       .outputs = {}, .input_leaves = {}, .inputs = batch.differentiable});
   region->outputs.resize(batch.parts.size());
@@ -187,7 +185,7 @@ IValue parallel_forward(
   std::vector<IValue> outputs(batch.parts.size());
   const auto forward_part = [&](size_t worker, int64_t shard,
                                 Replica& replica) {
-    const auto s = static_cast<size_t>(shard - first);
+    const size_t s = batch.part_of(shard);
     replica.drop_gradients();
     const IValue chunk =
         region->inputs.cut_from_graph(batch.parts[s], region->input_leaves[s]);
@@ -196,7 +194,7 @@ IValue parallel_forward(
     region->inputs.pass_on_writes(batch.parts[s], chunk, group->shards());
   };
   group->for_each_shard(batch.shards(), region->stream, forward_part);
-  group->finish_buffers(chunks);
+  group->finish_buffers(batch.shards());
   if (trains) group->count_step();
 
   IValue gathered = gather_outputs(*group, std::move(outputs), *region);

@@ -22,14 +22,15 @@ struct StepContext {
   ReplicaGroup& group;
   /// The ranks that make the step together. One rank under no_sync().
   ProcessGroup ranks;
-  RankExchange* exchange;  ///< null if there is only one rank
+  RankExchange* exchange;  ///< null if this rank steps alone
   ShardedUpdate& update;
   const StepBatch& batch;
   const ShardLoss& loss;
   const TrainStepOptions& options;
   optim::Optimizer* optimizer;  ///< null: the step adds to .grad
-  /// Returns whether the gradients are only for the update, and are used block
-  /// by block as they are summed. Looks at all parameters.
+  /// Returns whether the parameters' gradients are only for the update of this
+  /// step: nobody sees them in .grad, adds to them, or computes them twice. Looks
+  /// at all parameters.
   std::function<bool()> updates_in_blocks;
 };
 

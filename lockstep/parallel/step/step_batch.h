@@ -20,7 +20,7 @@ namespace lockstep {
 struct StepBatch {
   c10::IValue all;  ///< the samples of this rank. Tensors may be shared()
   DifferentiableInputs differentiable;  ///< the tensors in `all` with a graph
-  int64_t samples = 0;                  ///< of all ranks
+  int64_t samples = 0;                  ///< of all ranks that take part
   int64_t own_samples = 0;              ///< of this rank
   std::vector<int64_t> shard_samples;   ///< by shard, of all ranks
   std::vector<c10::IValue> parts;       ///< this rank's shards

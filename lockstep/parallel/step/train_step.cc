@@ -59,7 +59,7 @@ TrainStep::TrainStep(ReplicaGroup& group, RankExchange* exchange,
 
 StepResult TrainStep::run(const std::vector<IValue>& inputs,
                           const IValue& target, const ShardLoss& loss) {
-  const StepBatch batch = cut(inputs, target);
+  const StepBatch batch = begin(inputs, target);
   const StepContext context{
       .group = group_,
       .ranks = is_local() ? ProcessGroup() : group_.options().process_group(),
@@ -76,7 +76,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   for (StepAttachment* const each : attachments_) each->before_step(context);
 
   OverlappedSum* const overlapped = overlapped_sum(batch);
-  // If the step throws, other ranks must not wait for this one.
+  // If the step throws, other ranks must not wait for this one in the sums that
+  // it has begun. Does nothing after finish().
   const auto abandons = c10::make_scope_exit([&] {
     if (overlapped) overlapped->abandon();
   });
@@ -84,7 +85,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   group_.finish_buffers(batch.shards());
   group_.count_step();
 
-  OuterGradients outer = outer_gradients(batch, passes);
+  OuterGradients outer = take_outer_gradients(batch, passes);
   Sums sums = reduce(batch, passes, outer);
   const BatchLoss mean = batch_loss(sums.totals, options_, is_local());
   StepResult result = result_of(mean, batch, passes.parts);
@@ -97,8 +98,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   return result;
 }
 
-StepBatch TrainStep::cut(const std::vector<IValue>& inputs,
-                         const IValue& target) {
+StepBatch TrainStep::begin(const std::vector<IValue>& inputs,
+                           const IValue& target) {
   clock_.restart();
   const auto span = clock_.time(Phase::kScatter, "scatter");
   StepBatch batch = cut_batch(group_, inputs, target, options_.total_samples(),
@@ -175,14 +176,14 @@ ShardPass TrainStep::compute_verified(const StepBatch& batch,
   return verified_pass(replica, [&] {
     const torch::AutoGradMode with_grad(true);
     Shard shard(group_, batch, worker, index, replica);
-    // A forward may write to its inputs.
+    // A forward may write to its inputs. The writes stay in the copies.
     shard.forward(cloned(batch.parts[batch.part_of(index)]));
     shard.compute_loss(loss, options_.loss_reduction());
     return shard.backward(loss_scale_);
   });
 }
 
-OuterGradients TrainStep::outer_gradients(const StepBatch& batch,
+OuterGradients TrainStep::take_outer_gradients(const StepBatch& batch,
                                           Passes& passes) const {
   const DifferentiableInputs& differentiable = batch.differentiable;
   std::vector<std::vector<Tensor>> leaves, input_gradients;

@@ -42,7 +42,7 @@ class TrainStep {
     weights_by_samples_ = by_samples;
     return *this;
   }
-  /// Sets a factor for the gradients that run() adds to .grad.
+  /// Sets a factor for the gradients that run() adds to the parameters' .grad.
   TrainStep& multiply_gradients(double factor) {
     gradient_factor_ = factor;
     return *this;
@@ -71,8 +71,8 @@ class TrainStep {
     StepTotals totals;
   };
 
-  /// Cuts the batch and starts a forward of the replicas.
-  StepBatch cut(const std::vector<c10::IValue>& inputs,
+  /// Cuts the batch, loads the buffers and starts a forward of the replicas.
+  StepBatch begin(const std::vector<c10::IValue>& inputs,
                 const c10::IValue& target);
   /// Returns what sums the gradients over the ranks during the backward of this
   /// rank's last shard, or nullptr if they are summed after it.
@@ -92,9 +92,9 @@ class TrainStep {
   ShardPass compute_verified(const StepBatch& batch, const ShardLoss& loss,
                              size_t worker, int64_t index,
                              Replica& replica) const;
-  /// Returns the gradients of the tensors outside of the module: the inputs and
+  /// Takes the gradients of the tensors outside of the module: the inputs and
   /// other leaves. With an exchange, throws if there are other leaves.
-  OuterGradients outer_gradients(const StepBatch& batch, Passes& passes) const;
+  OuterGradients take_outer_gradients(const StepBatch& batch, Passes& passes) const;
   /// Sums the gradients of all ranks.
   Sums reduce(const StepBatch& batch, Passes& passes,
               const OuterGradients& outer);
@@ -106,7 +106,8 @@ class TrainStep {
                     StepTotals& totals) const;
   StepResult result_of(const BatchLoss& mean, const StepBatch& batch,
                        const std::vector<ShardPass>& parts) const;
-  /// Adds the gradients to .grad or updates the parameters, unless `result`
+  /// Without an optimizer, adds the gradients to .grad, as backward() does even
+  /// if they are not finite. With one, updates the parameters, unless `result`
   /// says that nothing is updated.
   void apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
              const StepBatch& batch, StepResult& result);
