@@ -12,9 +12,9 @@
 #include <torch/types.h>
 
 #include "lockstep/parallel/fused_optimizer.h"  // IWYU pragma: export
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/wrap_arguments.h"
 #include "lockstep/parallel/parallel_module.h"
-#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

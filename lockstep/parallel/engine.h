@@ -16,9 +16,9 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/module_source.h"
-#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 
@@ -164,7 +164,7 @@ class Engine {
   /// Makes the RankExchange, unless there is one for the module's current
   /// layout. Collective if it makes one.
   void follow_layout();
-  /// Makes what hangs on train_step().
+  /// Makes the attachments of train_step().
   void attach();
   /// Tells the attachments that parameters were written to.
   void note_written() const;
@@ -188,7 +188,7 @@ class Engine {
   std::shared_ptr<LocalGradients> local_gradients_;
 
   std::shared_ptr<ReplicaGroup> group_;
-  // What hangs on train_step(). check_ is for steps with all ranks, and
+  // Attachments of train_step(). check_ is for steps with all ranks, and
   // local_check_ for those under no_sync().
   std::unique_ptr<CastWeights> casts_;
   std::unique_ptr<StepCheck> check_;

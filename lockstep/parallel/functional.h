@@ -12,7 +12,7 @@
 
 #include "lockstep/parallel/ddp/all_gather_with_grad.h"  // IWYU pragma: export
 #include "lockstep/parallel/ddp/sync_batch_norm.h"       // IWYU pragma: export
+#include "lockstep/parallel/group/parallel_apply.h"      // IWYU pragma: export
 #include "lockstep/parallel/module/replicate.h"          // IWYU pragma: export
 #include "lockstep/parallel/module/scatter_gather.h"     // IWYU pragma: export
 #include "lockstep/parallel/module/shared.h"             // IWYU pragma: export
-#include "lockstep/parallel/group/parallel_apply.h"   // IWYU pragma: export

@@ -21,11 +21,11 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replicate.h"  // IWYU pragma: export
 #include "lockstep/parallel/module/wrap_arguments.h"
-#include "lockstep/parallel/group/data_parallel_options.h"
 
 namespace lockstep {
 

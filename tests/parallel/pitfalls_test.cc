@@ -8,8 +8,8 @@
 #include "lockstep/base/log.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/group/balance.h"
+#include "lockstep/parallel/module/scatter_gather.h"
 #include "tests/parallel/nets.h"
 
 namespace lockstep::pitfalls_test {

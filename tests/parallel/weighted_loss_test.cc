@@ -140,13 +140,14 @@ TEST(WeightedLoss, RefusesWeightsThatAreNone) {
 }
 
 TEST(WeightedLoss, OfASumNeedsNoTotalWeightUnderNoSync) {
+  const Tensor x = inputs(4), y = targets(4, 1);
   spawn(2, [&](const ProcessGroup& world) {
     const auto gradients_with = [&](bool states_weight) {
       Mlp net = make_net();
       const DistributedDataParallel model(net, world);
       const auto no_sync = model->no_sync();
       model->train_step(
-          inputs(4), targets(4, 1),
+          x, y,
           [&](const Tensor& output, const Tensor& target) {
             const Tensor sum = sum_of(output, target);
             return states_weight ? WeightedLoss(sum, target.ne(kIgnored).sum())

@@ -9,8 +9,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/check/findings.h"
-#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/step/shard.h"
 
 namespace lockstep {

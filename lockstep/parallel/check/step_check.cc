@@ -14,9 +14,9 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/parallel/check/follow_members.h"
 #include "lockstep/parallel/check/loss_check.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 #include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/module/nested.h"
-#include "lockstep/parallel/group/parallel_apply.h"
 
 namespace lockstep {
 

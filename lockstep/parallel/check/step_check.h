@@ -50,7 +50,7 @@ class StepCheck final : public StepAttachment {
   /// Makes the checks that are due. Throws ParallelError that names the first
   /// output, buffer or gradient that differs, or says how the loss does.
   void before_step(const StepContext& step) override;
-  /// Compares a replica before a forward of a user's loop, on this rank alone.
+  /// Compares a replica before a forward of a user's loop. Not collective.
   /// A forward in training mode that makes a graph counts as a step.
   void before_forward(ReplicaGroup& group, const StepBatch& batch,
                       const ReplicaGroup::RandomStream& stream);

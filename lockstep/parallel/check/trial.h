@@ -9,8 +9,8 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/step/shard.h"
 #include "lockstep/parallel/step/step_batch.h"
 

@@ -239,8 +239,7 @@ Reduction SharedExchange::reduce(std::vector<PartialSum> own_partials,
                                  int64_t chunks, StepTotals& totals) {
   publish(own_partials, totals);
   published_ = std::move(own_partials);
-  barrier(world_);
-  check_requests(parameters_.size());
+  wait_for_reports();
   std::vector<PartialSum> all;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const StepReport peer = report(rank);
@@ -340,6 +339,10 @@ bool SharedExchange::begin_step(bool is_driven) {
 // have read them by then.
 void SharedExchange::meet() {
   report(world_.rank()).header().wants_to_share = 0;
+  wait_for_reports();
+}
+
+void SharedExchange::wait_for_reports() const {
   barrier(world_);
   check_requests(parameters_.size());
 }

@@ -70,6 +70,8 @@ class SharedExchange : public RankExchange {
   /// StepReport::Header::wants_to_share has the answer of each rank. `first` is
   /// the first parameter of this rank that is not shared.
   void check_requests(size_t first) const;
+  /// Waits until all ranks have written the report of a step.
+  void wait_for_reports() const;
   [[noreturn]] void give_up(const Problem& problem) const;
   /// Returns an offset at which all ranks can read `gradient`: where it already
   /// is, or where it is copied to.

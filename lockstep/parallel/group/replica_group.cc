@@ -17,12 +17,12 @@
 #include "lockstep/device/links/link_guard.h"
 #include "lockstep/device/random.h"
 #include "lockstep/device/tensor_device.h"
+#include "lockstep/parallel/group/balance.h"
+#include "lockstep/parallel/group/parallel_apply.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/module/parameter_writes.h"
 #include "lockstep/parallel/module/replicate.h"
 #include "lockstep/parallel/module/scatter_gather.h"
-#include "lockstep/parallel/group/balance.h"
-#include "lockstep/parallel/group/parallel_apply.h"
 
 namespace lockstep {
 
@@ -584,8 +584,8 @@ IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
                                          shard, "replicate");
     load_replica(shard, replica);
   }
-  const auto span = clock_->time_shard(StepClock::Phase::kForward, worker,
-                                       shard, "forward");
+  const auto span =
+      clock_->time_shard(StepClock::Phase::kForward, worker, shard, "forward");
   if (options_.on_shard()) options_.on_shard()(inputs);
   IValue output = replica.forward(inputs);
   if (averages_buffers()) {

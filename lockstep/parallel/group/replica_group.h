@@ -15,11 +15,11 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/blocks.h"
+#include "lockstep/parallel/group/data_parallel_options.h"
+#include "lockstep/parallel/group/step_clock.h"
 #include "lockstep/parallel/module/member_watch.h"
 #include "lockstep/parallel/module/module_source.h"
 #include "lockstep/parallel/module/replica.h"
-#include "lockstep/parallel/group/data_parallel_options.h"
-#include "lockstep/parallel/group/step_clock.h"
 
 namespace lockstep {
 

@@ -6,11 +6,10 @@
 namespace lockstep {
 
 double PhaseTimes::*StepClock::time_of(Phase phase) {
-  constexpr std::array kTimes{
-      &PhaseTimes::replicate_s, &PhaseTimes::forward_s,
-      &PhaseTimes::backward_s,  &PhaseTimes::scatter_s,
-      &PhaseTimes::gather_s,    &PhaseTimes::reduce_s,
-      &PhaseTimes::update_s};
+  constexpr std::array kTimes{&PhaseTimes::replicate_s, &PhaseTimes::forward_s,
+                              &PhaseTimes::backward_s,  &PhaseTimes::scatter_s,
+                              &PhaseTimes::gather_s,    &PhaseTimes::reduce_s,
+                              &PhaseTimes::update_s};
   return kTimes.at(static_cast<size_t>(phase));
 }
 

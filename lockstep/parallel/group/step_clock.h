@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/stopwatch.h"
@@ -16,11 +17,11 @@ namespace lockstep {
 class StepClock {
  public:
   enum class Phase {
-    // Of a shard, in its worker's thread.
+    // A worker measures these for each of its shards.
     kReplicate,
     kForward,
     kBackward,
-    // Of the caller.
+    // The caller measures these.
     kScatter,
     kGather,
     kReduce,
@@ -56,17 +57,15 @@ class StepClock {
   /// Measures a phase of the caller. Without a `name`, the trace does not show
   /// it.
   [[nodiscard]] Span time(Phase phase, const char* name = nullptr) {
-    return {&caller_.*time_of(phase), name, -1};
+    return {&(caller_.*time_of(phase)), name, -1};
   }
   /// Measures a phase of shard `index` on `worker`.
   [[nodiscard]] Span time_shard(Phase phase, size_t worker, int64_t index,
                                 const char* name = nullptr) {
-    return {&shards_[worker].*time_of(phase), name, index};
+    return {&(shards_[worker].*time_of(phase)), name, index};
   }
-  /// Shows a span in the trace that is not part of a step.
-  [[nodiscard]] static Span show(const char* name, int64_t index) {
-    return {nullptr, name, index};
-  }
+  /// Measures nothing, for what is not part of a step.
+  [[nodiscard]] static Span nothing() { return {nullptr, nullptr, -1}; }
   /// Tells the watcher.
   void enter(StepPhase phase) const {
     if (watcher_) watcher_(phase);

@@ -23,8 +23,7 @@ std::vector<int64_t> evaluate(ReplicaGroup& group,
   group.for_each_shard(
       batch.shards(), group.forward_stream(/*trains=*/false),
       [&](size_t worker, int64_t shard, Replica& replica) {
-        const IValue& part =
-            batch.parts[batch.part_of(shard)];
+        const IValue& part = batch.parts[batch.part_of(shard)];
         std::vector<Tensor> no_leaves;
         const IValue chunk = whole.cut_from_graph(part, no_leaves);
         const auto [arguments, shard_target] = arguments_and_target(chunk);

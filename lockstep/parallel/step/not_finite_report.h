@@ -7,8 +7,8 @@
 #include <torch/types.h>
 
 #include "lockstep/parallel/exchange/rank_exchange.h"
-#include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/module/module_handle.h"
 
 namespace lockstep {
 

@@ -272,17 +272,17 @@ ParallelBackward::Gradients ParallelBackward::run_shards(
   const std::vector<variable_list> parts = cut(output_gradients);
   const size_t count = parts.size();
   const int64_t first = group_->own_shards().first;
-  Gradients gradients{
-      .partials = std::vector<std::vector<PartialSum>>(group_->workers().size()),
-      .inputs = std::vector<std::vector<Tensor>>(count),
-      .others = std::vector<std::vector<OtherLeaf>>(count)};
+  Gradients gradients{.partials = std::vector<std::vector<PartialSum>>(
+                          group_->workers().size()),
+                      .inputs = std::vector<std::vector<Tensor>>(count),
+                      .others = std::vector<std::vector<OtherLeaf>>(count)};
   // LibTorch's thread of a device waits for the other devices in the backward
   // of one forward. It may begin that of another forward in the meantime.
   const bool is_interposed = group_->is_at_work();
   const auto backward_shard = [&](size_t worker, int64_t shard,
                                   Replica& replica) {
-    const auto span = group_->clock().time_shard(Phase::kBackward, worker,
-                                                 shard, "backward");
+    const auto span =
+        group_->clock().time_shard(Phase::kBackward, worker, shard, "backward");
     const int64_t place = shard - first;
     const auto s = static_cast<size_t>(place);
     variable_list roots;

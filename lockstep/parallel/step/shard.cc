@@ -11,7 +11,7 @@ using c10::IValue;
 using torch::Tensor;
 
 StepClock::Span Shard::time(StepClock::Phase phase, const char* name) const {
-  if (mode_ == Mode::kCheck) return StepClock::show(name, index_);
+  if (mode_ == Mode::kCheck) return StepClock::nothing();
   return group_.clock().time_shard(phase, worker_, index_, name);
 }
 

@@ -9,9 +9,9 @@
 #include <torch/types.h>
 
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/group/step_clock.h"
 #include "lockstep/parallel/step/shard_backward.h"
 #include "lockstep/parallel/step/step_batch.h"
-#include "lockstep/parallel/group/step_clock.h"
 
 namespace lockstep {
 
@@ -84,7 +84,7 @@ class Shard {
                          on_gradient = {});
 
  private:
-  /// Measures a phase of a step, or only shows that of a check.
+  /// Measures a phase, unless it is that of a check.
   StepClock::Span time(StepClock::Phase phase, const char* name) const;
   void enter(StepPhase phase) const;
 

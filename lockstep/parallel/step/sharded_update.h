@@ -8,8 +8,8 @@
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
-#include "lockstep/parallel/reduction/reduction.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/reduction/reduction.h"
 #include "lockstep/parallel/step/step_attachment.h"
 
 namespace lockstep {

@@ -29,8 +29,8 @@ struct StepContext {
   const TrainStepOptions& options;
   optim::Optimizer* optimizer;  ///< null: the step adds to .grad
   /// Returns whether the parameters' gradients are only for the update of this
-  /// step: nobody sees them in .grad, adds to them, or computes them twice. Looks
-  /// at all parameters.
+  /// step: nobody sees them in .grad, adds to them, or computes them twice.
+  /// Looks at all parameters.
   std::function<bool()> updates_in_blocks;
 };
 

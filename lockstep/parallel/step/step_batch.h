@@ -9,8 +9,8 @@
 #include <torch/types.h>
 
 #include "lockstep/parallel/group/data_parallel_options.h"
-#include "lockstep/parallel/step/differentiable_inputs.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/differentiable_inputs.h"
 
 namespace lockstep {
 

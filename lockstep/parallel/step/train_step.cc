@@ -184,7 +184,7 @@ ShardPass TrainStep::compute_verified(const StepBatch& batch,
 }
 
 OuterGradients TrainStep::take_outer_gradients(const StepBatch& batch,
-                                          Passes& passes) const {
+                                               Passes& passes) const {
   const DifferentiableInputs& differentiable = batch.differentiable;
   std::vector<std::vector<Tensor>> leaves, input_gradients;
   std::vector<std::vector<OtherLeaf>> others;
@@ -261,8 +261,7 @@ void TrainStep::apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
                       const StepBatch& batch, StepResult& result) {
   clock_.enter(StepPhase::kUpdate);
   // Without an optimizer, sums that are added to .grad are not an update.
-  const auto span =
-      clock_.time(optimizer_ ? Phase::kUpdate : Phase::kReduce);
+  const auto span = clock_.time(optimizer_ ? Phase::kUpdate : Phase::kReduce);
   const double factor = mean.factor / loss_scale_;
   outer.multiply(factor);
   if (!optimizer_) {
@@ -281,7 +280,7 @@ void TrainStep::apply(Sums& sums, OuterGradients outer, const BatchLoss& mean,
   // Also drops gradients of parameters that the optimizer does not have.
   if (optimizer_) group_.drop_gradients();
   if (exchange_) {
-    const AllReduceSpan span(group_.rank(), "end of step");
+    const AllReduceSpan end(group_.rank(), "end of step");
     exchange_->end_step();
   }
   // Casts of the previous weights.

@@ -10,10 +10,10 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/reduction/local_gradients.h"
 #include "lockstep/parallel/step/batch_loss.h"
 #include "lockstep/parallel/step/outer_gradients.h"
-#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/step/shard.h"
 #include "lockstep/parallel/step/sharded_update.h"
 #include "lockstep/parallel/step/step_attachment.h"
@@ -73,7 +73,7 @@ class TrainStep {
 
   /// Cuts the batch, loads the buffers and starts a forward of the replicas.
   StepBatch begin(const std::vector<c10::IValue>& inputs,
-                const c10::IValue& target);
+                  const c10::IValue& target);
   /// Returns what sums the gradients over the ranks during the backward of this
   /// rank's last shard, or nullptr if they are summed after it.
   OverlappedSum* overlapped_sum(const StepBatch& batch) const;
@@ -94,7 +94,8 @@ class TrainStep {
                              Replica& replica) const;
   /// Takes the gradients of the tensors outside of the module: the inputs and
   /// other leaves. With an exchange, throws if there are other leaves.
-  OuterGradients take_outer_gradients(const StepBatch& batch, Passes& passes) const;
+  OuterGradients take_outer_gradients(const StepBatch& batch,
+                                      Passes& passes) const;
   /// Sums the gradients of all ranks.
   Sums reduce(const StepBatch& batch, Passes& passes,
               const OuterGradients& outer);
@@ -117,7 +118,7 @@ class TrainStep {
   /// so. `needs_grad`: by way of .grad, where hooks see them.
   void update(Reduction& reduction, OuterGradients outer, bool needs_grad,
               double factor, StepResult& result);
-  /// Returns whether the step is that of one of several ranks alone.
+  /// Returns whether this rank steps without the others (no_sync()).
   bool is_local() const {
     return !exchange_ && group_.options().process_group().size() > 1;
   }

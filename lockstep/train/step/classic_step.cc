@@ -7,10 +7,10 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/step/batch_loss.h"
 #include "lockstep/parallel/step/not_finite_report.h"
-#include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/train/step/step_strategy.h"
 
 namespace lockstep::training {

@@ -21,8 +21,8 @@
 #include "lockstep/device/worker.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
-#include "lockstep/parallel/module/nested.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/module/nested.h"
 
 namespace lockstep::training {
 namespace {
