@@ -32,7 +32,7 @@ ROOMS = {
     "replicas": (r"^parallel\.(TrainStep|DataParallel|RandomStreams|NotFinite|"
                  r"WeightedLoss|BatchNorm|LossReduction|PlainSem)",
                  r"^parallel"),
-    "first-step check": (r"^parallel\.FirstStep", r"^parallel",
+    "first-step check": (r"^parallel\.(First|Step)", r"^parallel",
                          r"^differential"),
     "comm": (r"^comm\.(WorkQueue|AsyncWork|.*Conform)", r"^comm"),
     "shm": (r"^shm", r"^comm"),
