@@ -103,6 +103,8 @@ int64_t next_power_of_two(int64_t number) {
 TEST(StepCheck, FindsWhatChangesAfterSomeSteps) {
   for (const Change& change : changes()) {
     for (const int64_t at : {3, 50, 700}) {
+      // The step after the change has it, however late that is.
+      if (change.is_followed && at > 3) continue;
       SCOPED_TRACE(testing::Message() << change.name << " after " << at);
       Changing net;
       const DataParallel model(net, slices(2));
@@ -111,7 +113,8 @@ TEST(StepCheck, FindsWhatChangesAfterSomeSteps) {
       const int64_t expected =
           change.is_followed ? 0 : next_power_of_two(at + 1);
       EXPECT_EQ(failing_step([&] { model->train_step(x, y, cross_entropy); },
-                             [&] { change.make(*net); }, at, 1024,
+                             [&] { change.make(*net); }, at,
+                             change.is_followed ? 16 : 1024,
                              ErrorCode::kReplicaDiffers, text),
                 expected);
       if (change.is_followed) continue;
