@@ -14,8 +14,6 @@ class CastCopies {
   /// Type of the copies.
   static constexpr at::ScalarType kType = at::ScalarType::BFloat16;
 
-  /// Returns whether there are copies, which each update has to write.
-  bool exist() const { return !copies_.empty(); }
   /// The copies, one for each of the group's parameters(), undefined where the
   /// replicas use the parameter itself.
   const std::vector<torch::Tensor>& tensors() const { return copies_; }

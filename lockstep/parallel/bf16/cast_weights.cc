@@ -17,14 +17,6 @@ using torch::Tensor;
 
 namespace {
 
-Trial trial_of(const StepContext& step) {
-  return {.group = step.group,
-          .batch = step.batch,
-          .stream = step.group.step_stream(),
-          .loss = &step.loss,
-          .reduction = step.options.loss_reduction()};
-}
-
 /// Returns whether copies can make the steps of this wrapper faster. The same
 /// on all ranks.
 bool are_useful(const StepContext& step) {
@@ -53,7 +45,7 @@ std::vector<bool> scan(const StepContext& step) {
   const Trial trial = trial_of(step);
   const KeptTensors buffers = kept_buffers(group.original());
   std::vector<bool> cast_once;
-  trial.on_first_graph([&](const Tensor& loss, const Replica& replica) {
+  const auto visit = [&](const Tensor& loss, const Replica& replica) {
     const auto& leaves = replica.module().parameters;
     std::vector<Tensor> leaf_of(group.parameters().size());
     std::vector<int> names(leaf_of.size());
@@ -66,8 +58,9 @@ std::vector<bool> scan(const StepContext& step) {
       // A replica may have one leaf for each name.
       if (names[p] > 1) cast_once[p] = false;
     }
-  });
-  buffers.restore();
+  };
+  run_and_restore([&] { trial.on_first_graph(visit); },
+                  [&] { buffers.restore(); });
   return cast_once;
 }
 
@@ -84,6 +77,7 @@ std::string report_of(const StepContext& step) {
 
 void CastWeights::before_step(const StepContext& step) {
   step_ = nullptr;
+  outdated_ = 0;
   if (build_ != step.group.build()) {
     on_rebuild();
     build_ = step.group.build();
@@ -186,7 +180,7 @@ void CastWeights::after_update(const std::vector<bool>& is_updated) {
   const StepContext& step = *step_;
   step_ = nullptr;
   copies_.note_written(step.group.parameters(), is_updated);
-  const size_t outdated = outdated_.exchange(0);
+  const size_t outdated = outdated_;
   if (outdated == 0) return;
   refuse_changed_memory(
       step.group, step.exchange, outdated - 1,

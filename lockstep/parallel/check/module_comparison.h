@@ -67,8 +67,8 @@ class ModuleComparison {
   Outcome outcome() const;
 
   /// Runs the module once more, to distinguish a wrong replica from a module
-  /// whose results vary. Fills in `findings.module`, and `findings.problem` if
-  /// the replica is wrong.
+  /// that gives other results each time. Fills in `findings.module`, and
+  /// `findings.problem` if the replica is wrong.
   void explain(Findings& findings);
 
  private:

@@ -138,11 +138,7 @@ void StepCheck::follow_build(const ReplicaGroup& group, bool has_gradients) {
 }
 
 void StepCheck::before_step(const StepContext& step) {
-  const Trial trial{.group = step.group,
-                    .batch = step.batch,
-                    .stream = step.group.step_stream(),
-                    .loss = &step.loss,
-                    .reduction = step.options.loss_reduction()};
+  const Trial trial = trial_of(step);
   follow_members(trial, when_ != Verify::kNever);
   follow_build(step.group, /*has_gradients=*/true);
   // Two lambdas have two types, so the two losses of a GAN are checked
@@ -201,11 +197,12 @@ StepCheck::Computed StepCheck::compute(const Trial& trial, const Checks& checks,
 
 void StepCheck::check(const Trial& trial, const ProcessGroup& ranks,
                       const Checks& checks, Schedule* loss) {
-  // A module or a loss may write to its inputs.
-  const KeptTensors inputs = kept_inputs(trial.batch);
+  std::vector<KeptTensors> inputs;
   Findings findings;
-  run_and_restore([&] { findings = findings_of(trial, ranks, checks); },
-                  [&] { inputs.restore(); });
+  run_and_restore([&] { findings = findings_of(trial, ranks, checks, inputs); },
+                  [&] {
+                    for (const KeptTensors& kept : inputs) kept.restore();
+                  });
   if (findings.problem) refuse(*findings.problem, checks, loss);
   checks_next_ = false;
   if (checks.module != Due::kNot) note("replicas", findings.module, module_);
@@ -216,7 +213,8 @@ void StepCheck::check(const Trial& trial, const ProcessGroup& ranks,
 }
 
 Findings StepCheck::findings_of(const Trial& trial, const ProcessGroup& ranks,
-                                const Checks& checks) const {
+                                const Checks& checks,
+                                std::vector<KeptTensors>& inputs) const {
   const KeptTensors buffers = kept_buffers(trial.group.original());
   std::optional<StepBatch> few;
   // A module that calls other ranks needs a batch that all of them can compute.
@@ -229,6 +227,7 @@ Findings StepCheck::findings_of(const Trial& trial, const ProcessGroup& ranks,
                        .loss = trial.loss,
                        .reduction = trial.reduction};
   const Trial* used = &with_few;
+  inputs.push_back(kept_inputs(used->batch));
   Computed computed;
   if (checks.module == Due::kFirst) {
     computed = compute(*used, checks, buffers);
@@ -236,6 +235,7 @@ Findings StepCheck::findings_of(const Trial& trial, const ProcessGroup& ranks,
     // The module or the loss may need more samples. If they fail with them,
     // too, the step itself will say why.
     used = &trial;
+    inputs.push_back(kept_inputs(used->batch));
     try_compute(*used, checks, buffers, computed);
   }
 

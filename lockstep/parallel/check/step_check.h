@@ -90,8 +90,11 @@ class StepCheck final : public StepAttachment {
   /// forward.
   void check(const Trial& trial, const ProcessGroup& ranks,
              const Checks& checks, Schedule* loss);
+  /// Computes and compares. Adds the inputs to `inputs` before a module or a
+  /// loss can write to them.
   Findings findings_of(const Trial& trial, const ProcessGroup& ranks,
-                       const Checks& checks) const;
+                       const Checks& checks,
+                       std::vector<KeptTensors>& inputs) const;
   Computed compute(const Trial& trial, const Checks& checks,
                    const KeptTensors& buffers) const;
   /// Same as compute(). Returns false if the module, a replica or the loss

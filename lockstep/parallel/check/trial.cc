@@ -27,6 +27,14 @@ class DropCasts {
 
 }  // namespace
 
+Trial trial_of(const StepContext& step) {
+  return {.group = step.group,
+          .batch = step.batch,
+          .stream = step.group.step_stream(),
+          .loss = &step.loss,
+          .reduction = step.options.loss_reduction()};
+}
+
 TrialPass Trial::compute(Replica& replica, size_t part, Extent extent) const {
   const DropCasts drops_casts;
   const IValue& own = batch.parts[part];
@@ -93,7 +101,7 @@ std::vector<ShardPass> Trial::compute_losses(
   outputs.resize(batch.parts.size());
   group.for_each_shard(
       shards(), stream, [&](size_t worker, int64_t index, Replica& replica) {
-        const auto part = static_cast<size_t>(index - group.own_shards().first);
+        const size_t part = batch.part_of(index);
         const torch::AutoGradMode with_grad(true);
         group.load_replica(index, replica);
         Shard shard(group, batch, worker, index, replica, Shard::Mode::kCheck);

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/step/shard.h"
+#include "lockstep/parallel/step/step_attachment.h"
 #include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
@@ -32,8 +33,8 @@ struct TrialPass {
 };
 
 /// A step, or a forward of a user's loop, that is computed only to compare its
-/// results. It uses the step's batch, random numbers and threads, but none of
-/// its effects remain in the replicas.
+/// results. It uses the step's batch, random numbers and threads, and leaves no
+/// gradients in the replicas.
 struct Trial {
   ReplicaGroup& group;
   const StepBatch& batch;
@@ -47,7 +48,7 @@ struct Trial {
   int64_t shards() const { return batch.shards(); }
   /// Returns the index of this rank's shard `part` among those of all ranks.
   int64_t index_of(size_t part) const {
-    return group.own_shards().first + static_cast<int64_t>(part);
+    return static_cast<int64_t>(batch.first_shard + part);
   }
   /// Runs `task` for this rank's shard `part` in the thread of its device, with
   /// the random numbers of the step.
@@ -69,5 +70,8 @@ struct Trial {
   std::vector<ShardPass> compute_losses(
       std::vector<c10::IValue>& outputs) const;
 };
+
+/// Returns the trial of a step.
+Trial trial_of(const StepContext& step);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ struct ShardPass {
   ShardGradients gradients;
   /// Leaves that stand for the shard's inputs that require grad.
   std::vector<torch::Tensor> input_leaves;
-  /// Whether verified_pass() made a third computation, because one of the first
+  /// True if verified_pass() made a third computation, because one of the first
   /// two was wrong.
   bool is_repaired = false;
 };

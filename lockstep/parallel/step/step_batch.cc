@@ -18,6 +18,18 @@ using torch::Tensor;
 
 namespace {
 
+/// Returns a batch that is not cut yet.
+StepBatch uncut(const ReplicaGroup& group, std::vector<IValue> arguments,
+                const IValue& target, bool needs_graph) {
+  arguments.push_back(target);
+  const IValue all = c10::ivalue::Tuple::create(std::move(arguments));
+  return {.all = all,
+          .differentiable = DifferentiableInputs(all, needs_graph),
+          .shard_samples = {},
+          .parts = {},
+          .first_shard = static_cast<size_t>(group.own_shards().first)};
+}
+
 /// Throws ParallelError unless `batch` has the samples of this rank's shards.
 void check_own_samples(const ReplicaGroup& group, const StepBatch& batch) {
   const int64_t expected =
@@ -49,13 +61,8 @@ std::vector<int64_t> own_shards_of(const ReplicaGroup& group,
 StepBatch cut_batch(ReplicaGroup& group, std::vector<IValue> arguments,
                     const IValue& target, int64_t all_samples,
                     bool needs_graph) {
-  arguments.push_back(target);
-  const IValue all = c10::ivalue::Tuple::create(std::move(arguments));
-  StepBatch batch{.all = all,
-                  .differentiable = DifferentiableInputs(all, needs_graph),
-                  .shard_samples = {},
-                  .parts = {},
-                  .first_shard = static_cast<size_t>(group.own_shards().first)};
+  StepBatch batch = uncut(group, std::move(arguments), target, needs_graph);
+  const IValue& all = batch.all;
   const ProcessGroup& world = group.options().process_group();
   if (world.size() == 1) {
     batch.parts = group.scatter_checked(all, needs_graph);
@@ -79,13 +86,9 @@ StepBatch cut_batch(ReplicaGroup& group, std::vector<IValue> arguments,
 StepBatch cut_forward(ReplicaGroup& group, std::vector<IValue> arguments,
                       bool needs_graph) {
   const bool has_arguments = !arguments.empty();
-  arguments.emplace_back();  // no target
-  const IValue all = c10::ivalue::Tuple::create(std::move(arguments));
-  StepBatch batch{.all = all,
-                  .differentiable = DifferentiableInputs(all, needs_graph),
-                  .shard_samples = {},
-                  .parts = {},
-                  .first_shard = static_cast<size_t>(group.own_shards().first)};
+  StepBatch batch =
+      uncut(group, std::move(arguments), /*target=*/IValue(), needs_graph);
+  const IValue& all = batch.all;
   if (!has_arguments) {
     batch.parts = {all};
   } else {

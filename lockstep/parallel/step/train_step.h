@@ -133,7 +133,7 @@ class TrainStep {
   // Index in the group's parameters() of each parameter of the optimizer.
   std::vector<size_t> positions_;
   double loss_scale_;
-  LocalGradients* local_gradients_ = nullptr;  // null if there are none
+  LocalGradients* local_gradients_ = nullptr;  // only after no_sync()
   bool weights_by_samples_ = false;
   double gradient_factor_ = 1;
 };
