@@ -66,11 +66,10 @@ class DataParallelImpl : public ParallelModule<M> {
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(
-        this->forward_replicas(Base::pack(std::forward<Inputs>(inputs)...)));
+        Engine::forward(Base::pack(std::forward<Inputs>(inputs)...)));
   }
 
-  /// Device where outputs are gathered.
-  const Device& output_device() const { return this->gathering_device(); }
+  using Engine::output_device;
 };
 
 /// Specialization for a TorchScript module.
@@ -84,7 +83,7 @@ class DataParallelImpl<torch::jit::Module>
                        detail::for_one_rank(std::move(options))) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
-    return forward_replicas(inputs);
+    return Engine::forward(inputs);
   }
 };
 
@@ -148,6 +147,9 @@ class DataParallel<torch::jit::Module> : public detail::ScriptWrapper {
             module, std::move(devices), std::move(options))) {}
   DataParallelImpl<torch::jit::Module>* operator->() const {
     return impl_.get();
+  }
+  const std::shared_ptr<DataParallelImpl<torch::jit::Module>>& ptr() const {
+    return impl_;
   }
 
  private:

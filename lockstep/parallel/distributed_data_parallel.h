@@ -64,18 +64,13 @@ class DistributedDataParallelImpl : public ParallelModule<M> {
   template <class... Inputs>
   Output forward(Inputs&&... inputs) {
     return detail::from_ivalue<Output>(
-        this->forward_synced({c10::IValue(inputs)...}, [&] {
+        Engine::watch({c10::IValue(inputs)...}, [&] {
           return c10::IValue(this->module()->forward(
               detail::plain(std::forward<Inputs>(inputs))...));
         }));
   }
 
-  /// Returns the buckets in the order in which they are exchanged. Each lists
-  /// the parameters whose gradients are exchanged together, by their index
-  /// among the trainable parameters.
-  std::vector<std::vector<size_t>> buckets() const {
-    return this->gradient_buckets();
-  }
+  using Engine::buckets;
 };
 
 /// Specialization for a TorchScript module.
@@ -89,7 +84,7 @@ class DistributedDataParallelImpl<torch::jit::Module>
       : ParallelModule(module, process_group, options) {}
 
   c10::IValue forward(const std::vector<c10::IValue>& inputs) {
-    return forward_synced(inputs, [&] {
+    return watch(inputs, [&] {
       return module().forward(detail::unshared_inputs(inputs));
     });
   }
@@ -161,6 +156,10 @@ class DistributedDataParallel<torch::jit::Module>
             module, process_group, options)) {}
   DistributedDataParallelImpl<torch::jit::Module>* operator->() const {
     return impl_.get();
+  }
+  const std::shared_ptr<DistributedDataParallelImpl<torch::jit::Module>>& ptr()
+      const {
+    return impl_;
   }
 
  private:

@@ -124,6 +124,13 @@ void make_deterministic(const std::vector<Device>& devices) {
 
 }  // namespace
 
+NoSync::NoSync(std::shared_ptr<LocalGradients> gradients)
+    : gradients_(std::move(gradients)), was_synced_(gradients_->is_synced()) {
+  gradients_->set_synced(false);
+}
+
+NoSync::~NoSync() { gradients_->set_synced(was_synced_); }
+
 Engine::Engine(ModuleSource module, std::vector<Device> devices,
                DataParallelOptions options)
     : module_(std::move(module)),
@@ -185,7 +192,7 @@ void Engine::verify_next_step() {
   local_check_->check_next();
 }
 
-ReplicaGroup& Engine::group() {
+ReplicaGroup& Engine::group() const {
   if (!group_) {
     group_ = std::make_shared<ReplicaGroup>(module_, devices_, options_);
   }
@@ -197,7 +204,7 @@ bool Engine::cuts_state() const {
          !world_.can_share_memory();
 }
 
-ddp::Reducer& Engine::reducer() {
+ddp::Reducer& Engine::reducer() const {
   if (cuts_state()) {
     refuse_step(
         "forward() and backward() with ZeRO, which cuts the optimizer's state "
@@ -207,13 +214,18 @@ ddp::Reducer& Engine::reducer() {
   if (!reducer_) {
     reducer_ = ddp::Reducer::create(world_, module_.read(), ddp_options_,
                                     local_gradients_);
-    reducer_->set_synced(is_synced_);
     if (hook_) reducer_->set_hook(hook_);
   }
   return *reducer_;
 }
 
+bool Engine::is_local() const {
+  return !local_gradients_->is_synced() && world_.size() > 1;
+}
+
 // Loops written by the user.
+
+const Device& Engine::output_device() const { return group().output_device(); }
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
   follow_casts();
@@ -295,7 +307,7 @@ void Engine::join(const std::function<void()>& steps,
   reducer().join(steps, options);
 }
 
-std::vector<std::vector<size_t>> Engine::buckets() {
+std::vector<std::vector<size_t>> Engine::buckets() const {
   return reducer().assignment();
 }
 
@@ -489,12 +501,21 @@ std::vector<int64_t> Engine::evaluate(const std::vector<IValue>& inputs,
 
 // For both kinds of steps.
 
-void Engine::set_synced(bool on) {
-  is_synced_ = on;
-  if (reducer_) reducer_->set_synced(on);
+int64_t Engine::shards() const { return group().shards(); }
+
+std::vector<int64_t> Engine::split(int64_t batch) const {
+  return group().split(batch);
 }
 
-void Engine::set_comm_hook(const CommHook& hook) {
+PhaseTimes Engine::phase_times() const { return group().clock().times(); }
+
+const std::vector<std::unique_ptr<Worker>>& Engine::workers() const {
+  return group().workers();
+}
+
+void Engine::set_step(int64_t step) { group().set_step(step); }
+
+void Engine::register_comm_hook(const CommHook& hook) {
   if (hook_) {
     throw InvalidArgument("ddp", {.code = ErrorCode::kMisuse,
                                   .what = "there is a comm hook already",

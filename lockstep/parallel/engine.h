@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/device.h"
+#include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
@@ -35,8 +36,23 @@ namespace optim {
 class TorchOptimizer;
 }
 
+/// Keeps gradients on their rank during its lifetime.
+class NoSync {
+ public:
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  friend class Engine;
+  explicit NoSync(std::shared_ptr<LocalGradients> gradients);
+
+  std::shared_ptr<LocalGradients> gradients_;
+  bool was_synced_;
+};
+
 /// Runs a module on the devices of a rank, and on several ranks. It is the
-/// untyped implementation of DataParallel and DistributedDataParallel.
+/// untyped base of DataParallel and DistributedDataParallel.
 ///
 /// There are two ways to make a step, and each wrapper supports both. In
 /// train_step() the engine runs forward, loss, backward and update itself
@@ -45,7 +61,8 @@ class TorchOptimizer;
 /// user's backward (Reducer). The parts that a wrapper does not use are never
 /// created.
 ///
-/// All ranks must call the collective functions in the same order.
+/// All ranks must call the collective functions in the same order. Not
+/// thread-safe.
 class Engine {
  public:
   /// Constructor of DataParallel: makes the replicas and the memory that the
@@ -60,32 +77,101 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Loops written by the user.
+  // What users of a wrapper call (ParallelModuleBase).
+
+  /// Keeps gradients on this rank during the lifetime of the result. The
+  /// gradients of a backward whose forward ran under it, and those of a
+  /// train_step() without an optimizer, are added only to this rank's .grad.
+  /// The next synced backward or train_step() sums all of them over the ranks.
+  /// A program may use both. The gradients of a step are summed as they are,
+  /// and those of a backward with this rank's weight in the call that sums. If
+  /// GradientAverage::kSamples makes the two weights differ, as with an uneven
+  /// last batch, that call throws ParallelError.
+  [[nodiscard]] NoSync no_sync() { return NoSync(local_gradients_); }
+
+  /// Replaces the sum of gradients over the ranks. Must be called once, before
+  /// the first step and before the optimizer is made. Each rank then updates
+  /// all parameters.
+  void register_comm_hook(const CommHook& hook);
+
+  /// Runs `steps`, a loop of forward(), backward() and an optimizer's step().
+  /// The number of steps may differ between ranks. Ranks that are done answer
+  /// the others with zeros, and at the end take over the parameters of the
+  /// ranks that made the most steps. The optimizer's state is not exchanged.
+  void join(const std::function<void()>& steps,
+            const JoinOptions& options = {});
+
+  const std::vector<Device>& devices() const { return devices_; }
+  /// Returns the number of shards of a batch, on all ranks together.
+  int64_t shards() const;
+  /// Returns the number of samples of a batch that each device of each rank
+  /// gets.
+  std::vector<int64_t> split(int64_t batch) const;
+  /// Times of the last train_step(), or of the last forward() of DataParallel.
+  PhaseTimes phase_times() const;
+  const std::vector<std::unique_ptr<Worker>>& workers() const;
+  /// Sets the number that keys the random streams of the next train_step().
+  void set_step(int64_t step);
+
+  /// Returns zeros for an optimizer's state, in shared memory if the ranks
+  /// share memory. Collective with several ranks.
+  torch::Tensor make_state(const torch::Tensor& parameter);
+  /// Returns an optimizer's state tensor with the elements of all ranks, to be
+  /// saved: `state` itself, or a copy if each rank has a part of it
+  /// (ZeroStage). Collective with several ranks.
+  torch::Tensor whole_state(const torch::Tensor& state);
+  /// Bytes of gradients that had to be copied for other ranks. Not charged to
+  /// any device.
+  int64_t copy_bytes() const;
+  /// Copies rank 0's buffers to this rank, as they were after the last step, as
+  /// the next forward would do. Buffers loaded since then are kept.
+  void load_buffers();
+  /// Makes the next step prove once more that it computes what the module does
+  /// (Verify::kDoubling), as the Trainer does at the beginning of an epoch.
+  /// With several ranks, each has to call it.
+  void verify_next_step();
+  /// Recreates the replicas from the current state of the module. With several
+  /// ranks, each has to call it.
+  void rebuild();
+  /// With several ranks on one host: shares the parameters now instead of at
+  /// the first train_step() with an optimizer. Collective.
+  void share_parameters();
+  /// With several ranks on one host, which share the parameters while
+  /// train_step() gets an optimizer: gives this rank its own copy of the
+  /// parameters, which can then be changed by hand, and LibTorch's optimizers
+  /// state of this rank's own. The next step checks that the parameters are
+  /// equal on all ranks and shares them again.
+  void unshare_parameters();
+
+  // What the wrappers and the Trainer call.
 
   /// Scatters the inputs, runs the replicas of this rank in parallel and
   /// gathers the outputs. A backward through them is not summed over ranks.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
+  /// Device where forward() gathers the outputs.
+  const Device& output_device() const;
   /// Runs `forward` on `inputs` and arranges that a backward through its output
   /// is summed over the ranks. Without autograd, it only runs `forward`. With
   /// several ranks, throws ParallelError naming a parameter of the module that
   /// `forward` wrote to.
   c10::IValue watch(const std::vector<c10::IValue>& inputs,
                     const std::function<c10::IValue()>& forward);
-  void join(const std::function<void()>& steps, const JoinOptions& options);
-  /// Returns the buckets of the reducer, each a list of parameter indices.
-  std::vector<std::vector<size_t>> buckets();
+  /// Returns the buckets of the reducer in the order in which they are
+  /// exchanged. Each lists the parameters whose gradients are exchanged
+  /// together, by their index among the trainable parameters.
+  std::vector<std::vector<size_t>> buckets() const;
 
-  // Steps made by the engine.
-
+  /// Makes a step (ParallelModule::train_step). Without an optimizer, adds the
+  /// gradients to the parameters' .grad.
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         optim::Optimizer* optimizer,
-                        const TrainStepOptions& options);
+                        const TrainStepOptions& options = {});
   /// Same, with a LibTorch optimizer.
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         torch::optim::Optimizer& optimizer,
-                        const TrainStepOptions& options);
+                        const TrainStepOptions& options = {});
 
   /// Updates the module's parameters from their .grad, as the optimizer's own
   /// step() does. On the host, the threads of all replicas share the work, each
@@ -103,35 +189,15 @@ class Engine {
                                 const c10::IValue& target, int64_t batch,
                                 const ShardVisit& visit);
 
-  // For both kinds of steps.
-
-  // ParallelModuleBase forwards to these functions and documents them.
-
-  bool is_synced() const { return is_synced_; }
-  /// If false, gradients stay in this rank's .grad until it is set to true
-  /// again and a backward or train_step() runs.
-  void set_synced(bool on);
-  void set_comm_hook(const CommHook& hook);
-  void rebuild();
-  void load_buffers();
-  void share_parameters();
-  /// Also gives LibTorch's optimizers state of this rank's own.
-  void unshare_parameters();
-  torch::Tensor make_state(const torch::Tensor& parameter);
-  torch::Tensor whole_state(const torch::Tensor& state);
   /// Divides the optimizer's state between the devices if they are accelerators
   /// with resident replicas. Otherwise, moves divided state to the first
   /// device. Steps call it.
   void place_state(optim::Optimizer& optimizer) const;
-  int64_t copy_bytes() const;
 
   /// Returns the replicas. The first call makes them.
-  ReplicaGroup& group();
+  ReplicaGroup& group() const;
   /// Returns the check of the steps that this rank makes with the others.
   const StepCheck& step_check() const { return *check_; }
-  /// Makes the next step check again (Verify::kDoubling). With several ranks,
-  /// each has to call it.
-  void verify_next_step();
 
  private:
   /// Runs a forward of the module itself. With several ranks, throws if the
@@ -145,7 +211,7 @@ class Engine {
   /// Drops casts of weights that have changed. Called before a forward.
   void follow_casts();
   /// Returns whether gradients stay on this rank.
-  bool is_local() const { return !is_synced_ && world_.size() > 1; }
+  bool is_local() const;
   /// Returns whether each rank keeps only its own part of the optimizer's
   /// state.
   bool cuts_state() const;
@@ -154,7 +220,7 @@ class Engine {
   /// an optimizer.
   void check_can_step(bool updates) const;
   /// Returns the reducer. The first call makes it and is collective.
-  ddp::Reducer& reducer();
+  ddp::Reducer& reducer() const;
   /// Starts a step. With `optimizer`, shares the parameters for the engine's
   /// update. Without one, gives each rank its own parameters.
   void begin_step(optim::Optimizer* optimizer);
@@ -184,10 +250,9 @@ class Engine {
   DataParallelOptions options_;
   DistributedDataParallelOptions ddp_options_;
   CommHook hook_;
-  bool is_synced_ = true;
   std::shared_ptr<LocalGradients> local_gradients_;
 
-  std::shared_ptr<ReplicaGroup> group_;
+  mutable std::shared_ptr<ReplicaGroup> group_;  // made when it is needed
   // Attachments of train_step(). check_ is for steps with all ranks, and
   // local_check_ for those under no_sync().
   std::unique_ptr<CastWeights> casts_;
@@ -200,7 +265,7 @@ class Engine {
   // (tensors without data).
   std::vector<torch::Tensor> layout_;
   int64_t exchange_build_ = 0;  // group_->build() when exchange_ was made
-  std::shared_ptr<ddp::Reducer> reducer_;
+  mutable std::shared_ptr<ddp::Reducer> reducer_;  // made when it is needed
   std::vector<torch::Tensor> weights_;  // all parameters, without group_
   CastWatch cast_watch_;
   bool has_watched_ = false;  // whether watch() has run a forward

@@ -9,8 +9,8 @@
 namespace lockstep::optim {
 
 FusedOptimizer::FusedOptimizer(torch::optim::Optimizer& optimizer,
-                               const ParallelModuleBase& model)
-    : optimizer_(optimizer), engine_(model.engine_) {
+                               const std::shared_ptr<ParallelModuleBase>& model)
+    : optimizer_(optimizer), engine_(model, model.get()) {
   follow_groups();
 }
 

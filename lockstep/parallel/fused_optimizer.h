@@ -16,7 +16,7 @@ class TorchOptimizer;
 class FusedOptimizer {
  public:
   FusedOptimizer(torch::optim::Optimizer& optimizer,
-                 const ParallelModuleBase& model);
+                 const std::shared_ptr<ParallelModuleBase>& model);
   ~FusedOptimizer();
   FusedOptimizer(FusedOptimizer&&) noexcept;
   FusedOptimizer& operator=(FusedOptimizer&&) = delete;
@@ -65,12 +65,12 @@ class FusedOptimizer {
 template <class Model>
 FusedOptimizer fuse(torch::optim::Optimizer& optimizer, const Model& model) {
   constexpr bool kIsWrapper = requires {
-    { *model.operator->() } -> std::convertible_to<const ParallelModuleBase&>;
+    { model.ptr() } -> std::convertible_to<std::shared_ptr<ParallelModuleBase>>;
   };
   static_assert(kIsWrapper,
                 "fuse() takes the optimizer and the DataParallel or "
                 "DistributedDataParallel that it trains");
-  return FusedOptimizer(optimizer, *model.operator->());
+  return FusedOptimizer(optimizer, model.ptr());
 }
 
 }  // namespace lockstep::optim

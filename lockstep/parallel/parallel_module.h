@@ -20,6 +20,7 @@
 #include "lockstep/device/worker.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/invoke.h"
@@ -29,126 +30,38 @@
 
 namespace lockstep {
 
-class Engine;
 namespace optim {
 class FusedOptimizer;
 }
 
-/// Keeps gradients on their rank during its lifetime.
-class NoSync {
+/// What users call of the engine: the parts of DataParallel and
+/// DistributedDataParallel that do not depend on the module's type. engine.h
+/// describes them.
+class ParallelModuleBase : protected Engine {
  public:
-  ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  friend class ParallelModuleBase;
-  explicit NoSync(std::shared_ptr<Engine> engine);
-
-  std::shared_ptr<Engine> engine_;
-  bool was_synced_;
-};
-
-/// The parts of DataParallel and DistributedDataParallel that do not depend on
-/// the module's type.
-class ParallelModuleBase {
- public:
-  /// Keeps gradients on this rank during the lifetime of the result. The
-  /// gradients of a backward whose forward ran under it, and those of a
-  /// train_step() without an optimizer, are added only to this rank's .grad.
-  /// The next synced backward or train_step() sums all of them over the ranks.
-  /// A program may use both. The gradients of a step are summed as they are,
-  /// and those of a backward with this rank's weight in the call that sums. If
-  /// GradientAverage::kSamples makes the two weights differ, as with an uneven
-  /// last batch, that call throws ParallelError.
-  [[nodiscard]] NoSync no_sync() { return NoSync(engine_); }
-
-  /// Replaces the sum of gradients over the ranks. Must be called once, before
-  /// the first step and before the optimizer is made. Each rank then updates
-  /// all parameters.
-  void register_comm_hook(const CommHook& hook);
-
-  /// Runs `steps`, a loop of forward(), backward() and an optimizer's step().
-  /// The number of steps may differ between ranks. Ranks that are done answer
-  /// the others with zeros, and at the end take over the parameters of the
-  /// ranks that made the most steps. The optimizer's state is not exchanged.
-  void join(const std::function<void()>& steps,
-            const JoinOptions& options = {});
-
-  const std::vector<Device>& devices() const;
-  int64_t shards() const;
-  /// Returns the number of samples of a batch that each device of each rank
-  /// gets.
-  std::vector<int64_t> split(int64_t batch) const;
-  /// Times of the last train_step(), or of the last forward() of DataParallel.
-  PhaseTimes phase_times() const;
-  const std::vector<std::unique_ptr<Worker>>& workers() const;
-  /// Sets the number that keys the random streams of the next train_step().
-  void set_step(int64_t step);
-
-  /// Returns zeros for an optimizer's state, in shared memory if the ranks
-  /// share memory. Collective with several ranks.
-  torch::Tensor make_state(const torch::Tensor& parameter);
-  /// Returns an optimizer's state tensor with the elements of all ranks, to be
-  /// saved: `state` itself, or a copy if each rank has a part of it
-  /// (ZeroStage). Collective with several ranks.
-  torch::Tensor whole_state(const torch::Tensor& state);
-  /// Bytes of gradients that had to be copied for other ranks. Not charged to
-  /// any device.
-  int64_t copy_bytes() const;
-  /// Copies rank 0's buffers to this rank, as they were after the last step, as
-  /// the next forward would do. Buffers loaded since then are kept.
-  void load_buffers();
-  /// Makes the next step prove once more that it computes what the module does
-  /// (Verify::kDoubling), as the Trainer does at the beginning of an epoch.
-  /// With several ranks, each has to call it.
-  void verify_next_step();
-  /// Recreates the replicas from the current state of the module. With several
-  /// ranks, each has to call it.
-  void rebuild();
-  /// With several ranks on one host: shares the parameters now instead of at
-  /// the first train_step() with an optimizer. Collective.
-  void share_parameters();
-  /// With several ranks on one host, which share the parameters while
-  /// train_step() gets an optimizer: gives this rank its own copy of the
-  /// parameters, which can then be changed by hand. The next step checks that
-  /// they are equal on all ranks and shares them again.
-  void unshare_parameters();
+  using Engine::copy_bytes;
+  using Engine::devices;
+  using Engine::join;
+  using Engine::load_buffers;
+  using Engine::make_state;
+  using Engine::no_sync;
+  using Engine::phase_times;
+  using Engine::rebuild;
+  using Engine::register_comm_hook;
+  using Engine::set_step;
+  using Engine::shards;
+  using Engine::share_parameters;
+  using Engine::split;
+  using Engine::unshare_parameters;
+  using Engine::verify_next_step;
+  using Engine::whole_state;
+  using Engine::workers;
 
  protected:
-  using Values = std::vector<c10::IValue>;
-
-  /// For DataParallel.
-  ParallelModuleBase(ModuleSource module, std::vector<Device> devices,
-                     DataParallelOptions options);
-  /// For DistributedDataParallel.
-  ParallelModuleBase(ModuleSource module, const ProcessGroup& process_group,
-                     const DistributedDataParallelOptions& options);
-
-  /// Runs the replicas of DataParallel on the scattered inputs.
-  c10::IValue forward_replicas(const Values& inputs);
-  /// Runs `forward` of DistributedDataParallel. A backward through its output
-  /// is summed over the ranks.
-  c10::IValue forward_synced(const Values& inputs,
-                             const std::function<c10::IValue()>& forward);
-  // The steps of ParallelModule::train_step(), without types.
-  StepResult train_step(const Values& inputs, const c10::IValue& target,
-                        const ShardLoss& loss, optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {});
-  StepResult train_step(const Values& inputs, const c10::IValue& target,
-                        const ShardLoss& loss,
-                        torch::optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {});
-  StepResult train_step(const Values& inputs, const c10::IValue& target,
-                        const ShardLoss& loss,
-                        const TrainStepOptions& options = {});
-  const Device& gathering_device() const;
-  std::vector<std::vector<size_t>> gradient_buckets() const;
+  using Engine::Engine;
 
  private:
   friend class optim::FusedOptimizer;
-
-  std::shared_ptr<Engine> engine_;
 };
 
 /// Adds what depends on the module's type `M`. Like PyTorch's wrappers, it is a
@@ -182,9 +95,8 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return ParallelModuleBase::train_step(
-        pack_inputs(input), c10::IValue(target), typed<Target>(loss), optimizer,
-        options);
+    return Engine::train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), &optimizer, options);
   }
   /// Same, with any LibTorch optimizer, its parameter groups and its
   /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
@@ -194,9 +106,8 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return ParallelModuleBase::train_step(
-        pack_inputs(input), c10::IValue(target), typed<Target>(loss), optimizer,
-        options);
+    return Engine::train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), optimizer, options);
   }
   /// Same, but updates nothing: adds the gradients to the parameters' .grad, as
   /// backward() does, even if they are not finite.
@@ -204,8 +115,8 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss,
                         const TrainStepOptions& options = {}) {
-    return ParallelModuleBase::train_step(
-        pack_inputs(input), c10::IValue(target), typed<Target>(loss), options);
+    return Engine::train_step(pack_inputs(input), c10::IValue(target),
+                              typed<Target>(loss), nullptr, options);
   }
 
   /// Reports at compile time what can't be the optimizer.
@@ -303,7 +214,25 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
 template <>
 class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
  public:
-  using ParallelModuleBase::train_step;
+  /// Makes a step, like train_step() of a C++ module. `loss` gets the output
+  /// and the target of a shard.
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {}) {
+    return Engine::train_step(inputs, target, loss, &optimizer, options);
+  }
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        torch::optim::Optimizer& optimizer,
+                        const TrainStepOptions& options = {}) {
+    return Engine::train_step(inputs, target, loss, optimizer, options);
+  }
+  StepResult train_step(const std::vector<c10::IValue>& inputs,
+                        const c10::IValue& target, const ShardLoss& loss,
+                        const TrainStepOptions& options = {}) {
+    return Engine::train_step(inputs, target, loss, nullptr, options);
+  }
 
   torch::jit::Module& module() { return module_; }
   std::vector<torch::Tensor> parameters() const;

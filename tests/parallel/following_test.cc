@@ -75,7 +75,8 @@ class OwnMemory : public testing::Test {
       net->forward(x).sum().backward();
       step(net);
       replica.refresh(handle_of(net.ptr()));
-      EXPECT_TRUE(replica.forward({x}).toTensor().equal(net->forward(x)));
+      EXPECT_TRUE(
+          replica.module().forward({x}).toTensor().equal(net->forward(x)));
     }
   }
 };
@@ -97,8 +98,11 @@ TEST_F(OwnMemory, SeesWhatIsWrittenBelowTheVersionCounter) {
 TEST_F(OwnMemory, RefusesABackwardOverAChangeOfTheOriginal) {
   Mlp net;
   Replica replica = replica_of(net);
-  const Tensor loss =
-      replica.forward({torch::randn({4, 6})}).toTensor().square().sum();
+  const Tensor loss = replica.module()
+                          .forward({torch::randn({4, 6})})
+                          .toTensor()
+                          .square()
+                          .sum();
   {
     torch::NoGradGuard no_grad;
     for (auto& p : net->parameters()) p.mul_(2);

@@ -25,7 +25,7 @@ class OverRanksImpl : public ParallelModule<M> {
   typename ParallelModule<M>::Output forward(Inputs&&... inputs) {
     const torch::NoGradGuard no_grad;
     return detail::from_ivalue<typename ParallelModule<M>::Output>(
-        this->forward_replicas(
+        Engine::forward(
             ParallelModule<M>::pack(std::forward<Inputs>(inputs)...)));
   }
 };

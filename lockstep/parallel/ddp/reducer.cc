@@ -102,7 +102,7 @@ void Reducer::follow_parameters() {
     const bool is_alike = parameter.scalar_type() == view.scalar_type() &&
                           parameter.device() == view.device() &&
                           parameter.sizes() == view.sizes();
-    if (!is_alike && is_synced_) {
+    if (!is_alike && local_->is_synced()) {
       give_up({.code = ErrorCode::kModuleChanged,
                .what = fmt::format("parameter '{}' was moved or cast after the "
                                    "module was wrapped",
@@ -117,7 +117,7 @@ void Reducer::follow_parameters() {
     if (is_alike) hooks_->follow(p);
   }
   for (const auto& [name, parameter] : trained_.frozen) {
-    if (!parameter.requires_grad() || !is_synced_) continue;
+    if (!parameter.requires_grad() || !local_->is_synced()) continue;
     give_up({.code = ErrorCode::kModuleChanged,
              .what = fmt::format("parameter '{}' was frozen when the module "
                                  "was wrapped, and requires a gradient now, "
@@ -168,13 +168,13 @@ uint64_t Reducer::begin_forward() {
 }
 
 void Reducer::end_forward(uint64_t begin, int64_t samples) {
-  if (!is_synced_) return;
+  if (!local_->is_synced()) return;
   const std::lock_guard lock(mutex_);
   forwards_.end(begin, samples);
 }
 
 Tensor Reducer::watch(const Tensor& output, int64_t samples) {
-  if (!is_synced_ || !output.defined() || !output.requires_grad()) {
+  if (!local_->is_synced() || !output.defined() || !output.requires_grad()) {
     return output;
   }
   return forwards_.put_node(output, samples, shared_from_this());

@@ -61,8 +61,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// through its derivatives is a pass. Its graph keeps the reducer alive.
   torch::Tensor watch(const torch::Tensor& output, int64_t samples);
 
-  /// If false, forwards are not watched, so gradients stay on this rank.
-  void set_synced(bool on) { is_synced_ = on; }
   void set_hook(CommHook hook) { sync_->buckets().set_hook(std::move(hook)); }
   void join(const std::function<void()>& steps, const JoinOptions& options);
   bool is_joining() const { return rounds_.is_joining(); }
@@ -174,7 +172,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   CommonState common_state_;
   Rounds rounds_;
 
-  bool is_synced_ = true;
   // Gradients of each parameter in a pass that reaches all of them. Of a static
   // graph, kUntilFlush until they are known.
   std::vector<int64_t> expected_;

@@ -23,8 +23,7 @@ std::string advice_for(std::string_view message) {
 
 }  // namespace
 
-void run_as_replica(size_t replica, const Device& device,
-                    const std::function<void()>& task) {
+void rethrow_of_replica(size_t replica, const Device& device) {
   const auto fail = [&](ErrorCode code, std::string_view text,
                         const std::string& fix = "") {
     throw ReplicaError({.code = code,
@@ -33,7 +32,7 @@ void run_as_replica(size_t replica, const Device& device,
                         .fix = fix});
   };
   try {
-    task();
+    throw;
   } catch (const ReplicaError&) {
     throw;
   } catch (const Error& error) {
@@ -44,6 +43,7 @@ void run_as_replica(size_t replica, const Device& device,
   } catch (const std::exception& error) {
     fail(ErrorCode::kReplicaFailed, text_of(error));
   }
+  throw;
 }
 
 std::vector<c10::IValue> parallel_apply(
@@ -62,8 +62,11 @@ std::vector<c10::IValue> parallel_apply(
   std::vector<c10::IValue> outputs(inputs.size());
   run_all(workers, [&](size_t i) {
     if (i >= inputs.size()) return;
-    run_as_replica(i, workers[i]->device(),
-                   [&] { outputs[i] = replicas[i](inputs[i]); });
+    try {
+      outputs[i] = replicas[i](inputs[i]);
+    } catch (const std::exception&) {
+      rethrow_of_replica(i, workers[i]->device());
+    }
   });
   return outputs;
 }

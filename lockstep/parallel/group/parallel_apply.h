@@ -22,10 +22,9 @@ class ReplicaError : public Error, public std::nested_exception {
   std::exception_ptr cause() const { return nested_ptr(); }
 };
 
-/// Runs `task`. Rethrows its exceptions as a ReplicaError that names the
-/// device.
-void run_as_replica(size_t replica, const Device& device,
-                    const std::function<void()>& task);
+/// Rethrows the exception that is being handled as a ReplicaError that names
+/// the device. Leaves a ReplicaError as it is.
+[[noreturn]] void rethrow_of_replica(size_t replica, const Device& device);
 
 using ReplicaForward =
     std::function<c10::IValue(const std::vector<c10::IValue>& inputs)>;

@@ -484,16 +484,6 @@ void ReplicaGroup::for_each_worker(
   });
 }
 
-void ReplicaGroup::run_here(const std::function<void(size_t worker)>& task) {
-  check_not_nested();
-  for (size_t k = 0; k < workers_.size(); ++k) {
-    workers_[k]->run_here([&] {
-      const TraceLane lane(rank(), devices_[k].name());
-      task(k);
-    });
-  }
-}
-
 std::unique_lock<std::mutex> ReplicaGroup::turn_of(size_t worker) {
   const Device& device = devices_[worker];
   const bool is_alone =
@@ -520,9 +510,10 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
   const bool runs_here = !devices_[0].is_cpu() &&
                          torch::autograd::get_current_graph_task_id() >= 0;
   const auto run_shards = [&](size_t k) {
-    run_as_replica(k, devices_[k], [&] {
-      const std::unique_lock<std::mutex> turn = turn_of(k);
-      const ShardRange range = shards_of(k);
+    const TraceLane lane(rank(), devices_[k].name());
+    const std::unique_lock<std::mutex> turn = turn_of(k);
+    const ShardRange range = shards_of(k);
+    try {
       for (int64_t s = range.first; s < std::min(range.last, chunks); ++s) {
         const RandomScope random(seed_, static_cast<uint64_t>(stream.step),
                                  static_cast<uint64_t>(s), stream.phase);
@@ -531,15 +522,20 @@ void ReplicaGroup::for_each_shard(int64_t chunks, const RandomStream& stream,
         task(k, s, s == 0 ? own.front() : own.back());
       }
       if (!runs_here) accelerator::synchronize(devices_[k]);
-    });
+    } catch (const std::exception&) {
+      rethrow_of_replica(k, devices_[k]);
+    }
   };
   try {
     if (runs_here) {
       // This may be in the middle of another backward (ParallelBackward).
       const ShardScope outside(nullptr, -1);
-      run_here(run_shards);
+      for (size_t k = 0; k < workers_.size(); ++k) {
+        workers_[k]->run_here([&] { run_shards(k); });
+      }
     } else {
-      for_each_worker(run_shards);
+      check_not_nested();
+      run_all(workers_, run_shards);
     }
   } catch (const std::exception& error) {
     // A write by one shard can make the backward of another shard fail.
@@ -576,27 +572,14 @@ void ReplicaGroup::load_replica(int64_t shard, Replica& replica) {
   }
 }
 
-IValue ReplicaGroup::forward_shard(size_t worker, int64_t shard,
-                                   Replica& replica,
-                                   const std::vector<IValue>& inputs) {
-  {
-    const auto span = clock_->time_shard(StepClock::Phase::kReplicate, worker,
-                                         shard, "replicate");
-    load_replica(shard, replica);
+void ReplicaGroup::keep_buffers(int64_t shard, const Replica& replica) {
+  if (!averages_buffers()) return;
+  torch::NoGradGuard no_grad;
+  auto& kept = shard_buffers_[static_cast<size_t>(shard)];
+  kept.clear();
+  for (const auto& [name, buffer] : replica.module().buffers) {
+    kept.push_back(buffer.clone());
   }
-  const auto span =
-      clock_->time_shard(StepClock::Phase::kForward, worker, shard, "forward");
-  if (options_.on_shard()) options_.on_shard()(inputs);
-  IValue output = replica.forward(inputs);
-  if (averages_buffers()) {
-    torch::NoGradGuard no_grad;
-    auto& kept = shard_buffers_[static_cast<size_t>(shard)];
-    kept.clear();
-    for (const auto& [name, buffer] : replica.module().buffers) {
-      kept.push_back(buffer.clone());
-    }
-  }
-  return output;
 }
 
 void ReplicaGroup::finish_buffers(int64_t chunks) {

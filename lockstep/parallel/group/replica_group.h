@@ -146,10 +146,9 @@ class ReplicaGroup {
   /// Loads what the replica needs for the forward of `shard`: parameters,
   /// buffers and members. Must be called in a shard's task.
   void load_replica(int64_t shard, Replica& replica);
-  /// Runs load_replica() and the replica's forward. Must be called in a shard's
-  /// task.
-  c10::IValue forward_shard(size_t worker, int64_t shard, Replica& replica,
-                            const std::vector<c10::IValue>& inputs);
+  /// Keeps what the forward of `shard` left in the buffers, if the original's
+  /// become their mean (Buffers::kMean). Must be called in a shard's task.
+  void keep_buffers(int64_t shard, const Replica& replica);
   /// Sets the original's buffers as the options say. Must be called after the
   /// shards.
   void finish_buffers(int64_t chunks);
@@ -178,8 +177,6 @@ class ReplicaGroup {
   /// Takes the seed of the options, or the one that torch::manual_seed() set.
   void follow_seed();
   void watch_batch(int64_t samples, int64_t chunks, bool trains);
-  /// Runs `task` for each worker in the calling thread (Worker::run_here).
-  void run_here(const std::function<void(size_t worker)>& task);
   /// Waits until no other worker runs shards on the accelerator of worker
   /// `worker`, and keeps it. Replicas on one device would draw from the same
   /// generator of random numbers.

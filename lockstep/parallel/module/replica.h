@@ -58,9 +58,6 @@ class Replica {
   /// shared.
   void set_buffers(const std::vector<torch::Tensor>& source);
 
-  c10::IValue forward(const std::vector<c10::IValue>& inputs) const {
-    return module_.forward(inputs);
-  }
   /// Takes the gradients that a backward left, one for each of the `count`
   /// unique parameters of the original. `unique[i]` is the index of parameter i
   /// among them.

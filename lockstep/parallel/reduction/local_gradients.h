@@ -44,6 +44,11 @@ class LocalGradients {
     LocalGradients& local_;
   };
 
+  /// If false, gradients stay in this rank's .grad (no_sync()) until it is true
+  /// again and a backward or a step runs.
+  bool is_synced() const { return is_synced_; }
+  void set_synced(bool on) { is_synced_ = on; }
+
   // Functions that add gradients under no_sync().
 
   /// Prepares .grad for a backward. Must be called before its first gradient.
@@ -98,6 +103,7 @@ class LocalGradients {
   static Problem uneven_problem();
 
   int ranks_;
+  bool is_synced_ = true;
   bool is_in_step_ = false;
   Unit unit_ = Unit::kNone;
   bool has_backward_ = false;  // gradients of a backward are in .grad

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/module/scatter_gather.h"
 #include "lockstep/parallel/step/differentiable_inputs.h"
 #include "lockstep/parallel/step/outer_gradients.h"
+#include "lockstep/parallel/step/shard.h"
 #include "lockstep/parallel/step/shard_backward.h"
 #include "lockstep/parallel/step/sharded_update.h"
 
@@ -186,12 +187,10 @@ IValue parallel_forward(
   const auto forward_part = [&](size_t worker, int64_t shard,
                                 Replica& replica) {
     const size_t s = batch.part_of(shard);
-    replica.drop_gradients();
-    const IValue chunk =
-        region->inputs.cut_from_graph(batch.parts[s], region->input_leaves[s]);
-    outputs[s] = group->forward_shard(worker, shard, replica,
-                                      arguments_and_target(chunk).first);
-    region->inputs.pass_on_writes(batch.parts[s], chunk, group->shards());
+    Shard pass(*group, batch, worker, shard, replica, Shard::Mode::kForward);
+    outputs[s] = pass.forward(pass.part());
+    pass.pass_on_writes();
+    region->input_leaves[s] = pass.take_pass().input_leaves;
   };
   group->for_each_shard(batch.shards(), region->stream, forward_part);
   group->finish_buffers(batch.shards());

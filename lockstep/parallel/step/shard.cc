@@ -27,12 +27,21 @@ const IValue& Shard::forward(const IValue& part) {
   chunk_ = batch_.differentiable.cut_from_graph(part, pass_.input_leaves);
   auto [arguments, target] = arguments_and_target(chunk_);
   target_ = std::move(target);
-  if (mode_ == Mode::kCheck) {
-    output_ = replica_.forward(arguments);
-  } else {
-    output_ = group_.forward_shard(worker_, index_, replica_, arguments);
+  const bool is_check = mode_ == Mode::kCheck;
+  if (!is_check) {
+    const auto span = time(StepClock::Phase::kReplicate, "replicate");
+    group_.load_replica(index_, replica_);
   }
+  const auto span = time(StepClock::Phase::kForward, "forward");
+  const auto& on_shard = group_.options().on_shard();
+  if (on_shard && !is_check) on_shard(arguments);
+  output_ = replica_.module().forward(arguments);
+  if (!is_check) group_.keep_buffers(index_, replica_);
   return output_;
+}
+
+void Shard::pass_on_writes() const {
+  batch_.differentiable.pass_on_writes(part_, chunk_, group_.shards());
 }
 
 void Shard::compute_loss(const ShardLoss& loss, LossReduction reduction) {
@@ -51,7 +60,7 @@ ShardPass Shard::backward(
   enter(StepPhase::kBackward);
   const auto span = time(StepClock::Phase::kBackward, "backward");
   output_ = IValue();  // only the graph still holds it
-  batch_.differentiable.pass_on_writes(part_, chunk_, group_.shards());
+  pass_on_writes();
   // The backward computes in the types that the forward used.
   const NoAutocast no_autocast;
   ShardLeaves leaves = this->leaves();

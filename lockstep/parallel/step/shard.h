@@ -35,13 +35,16 @@ struct ShardPass {
 /// Computes one shard of a batch on a replica, in the thread of its device:
 ///
 ///     Shard shard(group, batch, worker, index, replica, Shard::Mode::kStep);
-///     shard.forward(part);
+///     shard.forward(shard.part());
 ///     shard.compute_loss(loss, options.loss_reduction());
 ///     ShardPass pass = shard.backward(options.loss_scale());
 class Shard {
  public:
   enum class Mode {
     kStep,
+    /// Computes the forward of a user's loop or of an evaluation. Only a step
+    /// tells the clock's watcher what it does.
+    kForward,
     /// Computes the same without the effects of a step: calls no callbacks of
     /// the options, and does not count towards the step's time and buffers.
     /// The replica must be loaded, or be the module itself.
@@ -58,18 +61,29 @@ class Shard {
         replica_(replica),
         mode_(mode) {}
 
+  /// Returns the shard's part of the batch.
+  const c10::IValue& part() const {
+    return batch_.parts[batch_.part_of(index_)];
+  }
+  Replica& replica() const { return replica_; }
+
   /// Runs the replica's forward on `part`, the shard's part of the batch or a
   /// copy of it, and returns the output. Dropped by backward().
   const c10::IValue& forward(const c10::IValue& part);
   const c10::IValue& output() const { return output_; }
+  /// Passes on to the batch what forward() wrote to its inputs. backward() does
+  /// this, too.
+  void pass_on_writes() const;
+  /// Returns the target of the shard's samples, after forward().
+  const c10::IValue& target() const { return target_; }
   /// Computes the loss of the output, a scalar with a graph, and its weight.
   void compute_loss(const ShardLoss& loss, LossReduction reduction);
   /// Returns the loss with its graph.
   const torch::Tensor& loss() const { return pass_.loss; }
   /// Returns the gradient that the backward starts from (ShardPass::seed).
   double seed() const { return pass_.seed; }
-  /// Returns the results of a shard that has no backward. The loss has its
-  /// graph.
+  /// Returns the results of a shard without backward(). The loss, if it was
+  /// computed, has its graph.
   ShardPass take_pass() { return std::move(pass_); }
   /// Returns the leaves that the shard's gradients belong to.
   ShardLeaves leaves() const {

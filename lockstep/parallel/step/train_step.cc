@@ -81,7 +81,18 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   const auto abandons = c10::make_scope_exit([&] {
     if (overlapped) overlapped->abandon();
   });
-  Passes passes = compute_shards(batch, loss, overlapped);
+  Passes passes(batch, group_.workers().size());
+  group_.for_each_shard(
+      batch.shards(), group_.step_stream(),
+      [&](size_t worker, int64_t index, Replica& replica) {
+        const bool is_last = index + 1 == group_.own_shards().last;
+        OverlappedSum* const sum = is_last ? overlapped : nullptr;
+        Shard shard(group_, batch, worker, index, replica);
+        ShardPass pass = compute(shard, loss, sum, passes.partials[worker]);
+        const auto span = clock_.time_shard(Phase::kBackward, worker, index);
+        passes.add(batch, worker, index, std::move(pass), sum);
+      });
+  wait_for(overlapped);
   group_.finish_buffers(batch.shards());
   group_.count_step();
 
@@ -121,66 +132,44 @@ OverlappedSum* TrainStep::overlapped_sum(const StepBatch& batch) const {
   return exchange_->overlapped_sum(batch.shards());
 }
 
-TrainStep::Passes TrainStep::compute_shards(const StepBatch& batch,
-                                            const ShardLoss& loss,
-                                            OverlappedSum* overlapped) {
-  Passes passes{
-      .partials = std::vector<std::vector<PartialSum>>(group_.workers().size()),
-      .parts = std::vector<ShardPass>(batch.parts.size())};
-  const auto add_shard = [&](size_t worker, int64_t index, Replica& replica) {
-    std::vector<PartialSum>& earlier = passes.partials[worker];
-    OverlappedSum* const sum =
-        index + 1 == group_.own_shards().last ? overlapped : nullptr;
-    ShardPass pass =
-        options_.verify_gradients()
-            ? compute_verified(batch, loss, worker, index, replica)
-            : compute_shard(batch, loss, worker, index, replica, sum, earlier);
-    const auto span = clock_.time_shard(Phase::kBackward, worker, index);
-    PartialSum own{index, index + 1, std::move(pass.gradients.parameters)};
-    if (sum) {
-      // It is summed with the earlier ones, unless that was already done.
-      sum->end_backward(own.gradients);
-      earlier.push_back(std::move(own));
-    } else {
-      append_partial(earlier, std::move(own), batch.shards());
-    }
-    passes.parts[batch.part_of(index)] = std::move(pass);
-  };
-  group_.for_each_shard(batch.shards(), group_.step_stream(), add_shard);
-  if (overlapped) {
-    const TraceSpan wait("wait", TraceCategory::kWait);
-    const auto span = clock_.time(Phase::kReduce);
-    overlapped->finish();
-  }
-  return passes;
-}
-
-ShardPass TrainStep::compute_shard(
-    const StepBatch& batch, const ShardLoss& loss, size_t worker, int64_t index,
-    Replica& replica, OverlappedSum* overlapped,
-    const std::vector<PartialSum>& earlier) const {
+ShardPass TrainStep::compute(Shard& shard, const ShardLoss& loss,
+                             OverlappedSum* sum,
+                             const std::vector<PartialSum>& earlier) const {
   const torch::AutoGradMode with_grad(true);
-  Shard shard(group_, batch, worker, index, replica);
-  shard.forward(batch.parts[batch.part_of(index)]);
+  if (options_.verify_gradients()) {
+    return verified_pass(shard.replica(), [&] {
+      // A forward may write to its inputs. The writes stay in the copies.
+      shard.forward(cloned(shard.part()));
+      shard.compute_loss(loss, options_.loss_reduction());
+      return shard.backward(loss_scale_);
+    });
+  }
+  shard.forward(shard.part());
   shard.compute_loss(loss, options_.loss_reduction());
-  if (!overlapped) return shard.backward(loss_scale_);
-  overlapped->begin(earlier);
-  return shard.backward(loss_scale_, [&](size_t p, const Tensor& leaf) {
-    overlapped->add(p, leaf);
-  });
+  if (!sum) return shard.backward(loss_scale_);
+  sum->begin(earlier);
+  return shard.backward(
+      loss_scale_, [&](size_t p, const Tensor& leaf) { sum->add(p, leaf); });
 }
 
-ShardPass TrainStep::compute_verified(const StepBatch& batch,
-                                      const ShardLoss& loss, size_t worker,
-                                      int64_t index, Replica& replica) const {
-  return verified_pass(replica, [&] {
-    const torch::AutoGradMode with_grad(true);
-    Shard shard(group_, batch, worker, index, replica);
-    // A forward may write to its inputs. The writes stay in the copies.
-    shard.forward(cloned(batch.parts[batch.part_of(index)]));
-    shard.compute_loss(loss, options_.loss_reduction());
-    return shard.backward(loss_scale_);
-  });
+void TrainStep::Passes::add(const StepBatch& batch, size_t worker,
+                            int64_t index, ShardPass pass, OverlappedSum* sum) {
+  PartialSum own{index, index + 1, std::move(pass.gradients.parameters)};
+  if (sum) {
+    // It is summed with the earlier ones, unless that was already done.
+    sum->end_backward(own.gradients);
+    partials[worker].push_back(std::move(own));
+  } else {
+    append_partial(partials[worker], std::move(own), batch.shards());
+  }
+  parts[batch.part_of(index)] = std::move(pass);
+}
+
+void TrainStep::wait_for(OverlappedSum* overlapped) {
+  if (!overlapped) return;
+  const TraceSpan wait("wait", TraceCategory::kWait);
+  const auto span = clock_.time(Phase::kReduce);
+  overlapped->finish();
 }
 
 OuterGradients TrainStep::take_outer_gradients(const StepBatch& batch,

@@ -60,6 +60,13 @@ class TrainStep {
  private:
   /// The gradients of this rank's shards.
   struct Passes {
+    Passes(const StepBatch& batch, size_t workers)
+        : partials(workers), parts(batch.parts.size()) {}
+    /// Adds the pass of shard `index`, which `worker` has computed. `sum`, if
+    /// it is not null, has got its gradients as they came.
+    void add(const StepBatch& batch, size_t worker, int64_t index,
+             ShardPass pass, OverlappedSum* sum);
+
     /// By worker, summed along the tree as far as it goes.
     std::vector<std::vector<PartialSum>> partials;
     /// By part, without the gradients of the parameters.
@@ -77,21 +84,14 @@ class TrainStep {
   /// Returns what sums the gradients over the ranks during the backward of this
   /// rank's last shard, or nullptr if they are summed after it.
   OverlappedSum* overlapped_sum(const StepBatch& batch) const;
-  /// Computes all shards of this rank, each in its device's thread, and waits
-  /// until `overlapped` has summed their gradients.
-  Passes compute_shards(const StepBatch& batch, const ShardLoss& loss,
-                        OverlappedSum* overlapped);
   /// Computes forward, loss and backward of a shard, in the thread of its
-  /// device. `overlapped`, if it is not null, gets the gradients as they come,
-  /// and adds them to those of the `earlier` shards.
-  ShardPass compute_shard(const StepBatch& batch, const ShardLoss& loss,
-                          size_t worker, int64_t index, Replica& replica,
-                          OverlappedSum* overlapped,
-                          const std::vector<PartialSum>& earlier) const;
-  /// Same, and computes the shard twice (TrainStepOptions::verify_gradients).
-  ShardPass compute_verified(const StepBatch& batch, const ShardLoss& loss,
-                             size_t worker, int64_t index,
-                             Replica& replica) const;
+  /// device. `sum`, if it is not null, gets the gradients as they come, and
+  /// adds them to those of the `earlier` shards. With
+  /// TrainStepOptions::verify_gradients, computes them twice.
+  ShardPass compute(Shard& shard, const ShardLoss& loss, OverlappedSum* sum,
+                    const std::vector<PartialSum>& earlier) const;
+  /// Waits until `overlapped`, if it is not null, has summed the gradients.
+  void wait_for(OverlappedSum* overlapped);
   /// Takes the gradients of the tensors outside of the module: the inputs and
   /// other leaves. With an exchange, throws if there are other leaves.
   OuterGradients take_outer_gradients(const StepBatch& batch,

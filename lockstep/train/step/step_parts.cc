@@ -201,7 +201,7 @@ std::unique_ptr<Engine> make_engine(const ModuleSource& module,
   const CommHook hook = hook_of(options.communication(), power_sgd);
   // OuterStep compresses the changes of local steps.
   if (hook && plan.ranks > 1 && !trains_locally(options, plan)) {
-    engine->set_comm_hook(hook);
+    engine->register_comm_hook(hook);
   }
   return engine;
 }
