@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 
 #include "lockstep/base/error.h"
@@ -122,6 +123,30 @@ void make_deterministic(const std::vector<Device>& devices) {
   if (has_gpu) cuda::fix_order_of_sums();
 }
 
+/// Returns a function for TrainStep::add() that adds what no_sync() left in
+/// .grad to this rank's gradients, with the weight that `average` gives it.
+AddGradients add_local(LocalGradients& local, const ReplicaGroup& group,
+                       GradientAverage average) {
+  return [&local, &group, average](const StepBatch& batch, double factor,
+                                   std::vector<PartialSum>& sums) {
+    if (sums.empty()) {
+      throw ParallelError(
+          "ddp", {.code = ErrorCode::kSamplesDiffer,
+                  .what = fmt::format("rank {} has no samples in the step that "
+                                      "ends no_sync()",
+                                      group.rank()),
+                  .expected = "a batch with samples for every rank",
+                  .fix = "leave out such a batch (drop_last)"});
+    }
+    const auto samples =
+        static_cast<double>(std::max<int64_t>(batch.samples, 1));
+    const double weight = average == GradientAverage::kSamples
+                              ? static_cast<double>(batch.own_samples) / samples
+                              : 1.0 / group.options().process_group().size();
+    local.add_shares(group.parameters(), weight, factor, sums.back().gradients);
+  };
+}
+
 }  // namespace
 
 NoSync::NoSync(std::shared_ptr<LocalGradients> gradients)
@@ -172,24 +197,29 @@ Engine::~Engine() {
 
 void Engine::attach() {
   const bool warns = world_.rank() == 0;
-  casts_ = std::make_unique<CastWeights>();
-  check_ = std::make_unique<StepCheck>(options_.verify(), warns);
-  local_check_ = std::make_unique<StepCheck>(options_.verify(), warns);
-  attachments_ = {casts_.get(), check_.get()};
-  local_attachments_ = {local_check_.get()};
+  attachments_.push_back(std::make_unique<CastWeights>());
+  attachments_.push_back(std::make_unique<StepCheck>(options_.verify(), warns));
+  local_attachments_.push_back(
+      std::make_unique<StepCheck>(options_.verify(), warns));
 }
 
 void Engine::note_written() const {
-  for (StepAttachment* const each : attachments_) each->on_written();
+  for (const auto& each : attachments_) each->on_written();
 }
 
 void Engine::note_rebuild() const {
-  for (StepAttachment* const each : attachments_) each->on_rebuild();
+  for (const auto& each : attachments_) each->on_rebuild();
 }
 
 void Engine::verify_next_step() {
-  check_->check_next();
-  local_check_->check_next();
+  for (const auto& each : attachments_) each->verify_next_step();
+  for (const auto& each : local_attachments_) each->verify_next_step();
+}
+
+StepCheckReport Engine::step_checks() const {
+  StepCheckReport report;
+  for (const auto& each : attachments_) each->describe(report);
+  return report;
 }
 
 ReplicaGroup& Engine::group() const {
@@ -229,11 +259,7 @@ const Device& Engine::output_device() const { return group().output_device(); }
 
 IValue Engine::forward(const std::vector<IValue>& inputs) {
   follow_casts();
-  return parallel_forward(
-      group_, inputs,
-      [&](const StepBatch& batch, const ReplicaGroup::RandomStream& stream) {
-        check_->before_forward(*group_, batch, stream);
-      });
+  return parallel_forward(group_, inputs, attachments_);
 }
 
 IValue Engine::watch(const std::vector<IValue>& inputs,
@@ -393,10 +419,11 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   if (is_local()) return local_step(inputs, target, loss, options);
   begin_step(optimizer);
   const LocalGradients::StepScope scope(*local_gradients_);
-  const bool by_samples = ddp_options_.average() == GradientAverage::kSamples;
-  return TrainStep(group(), exchange_.get(), attachments_, options, optimizer)
-      .with_local_gradients(*local_gradients_, by_samples)
-      .run(inputs, target, loss);
+  TrainStep step(group(), exchange_.get(), attachments_, options, optimizer);
+  if (local_gradients_->has_any()) {
+    step.add(add_local(*local_gradients_, *group_, ddp_options_.average()));
+  }
+  return step.run(inputs, target, loss);
 }
 
 StepResult Engine::local_step(const std::vector<IValue>& inputs,

@@ -23,12 +23,11 @@
 
 namespace lockstep {
 
-class CastWeights;
 class LocalGradients;
 class RankExchange;
 class ReplicaGroup;
 class StepAttachment;
-class StepCheck;
+struct StepCheckReport;
 namespace ddp {
 class Reducer;
 }
@@ -77,7 +76,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // What users of a wrapper call (ParallelModuleBase).
+  // For users of a wrapper (ParallelModuleBase).
 
   /// Keeps gradients on this rank during the lifetime of the result. The
   /// gradients of a backward whose forward ran under it, and those of a
@@ -143,7 +142,7 @@ class Engine {
   /// equal on all ranks and shares them again.
   void unshare_parameters();
 
-  // What the wrappers and the Trainer call.
+  // For the wrappers and the Trainer.
 
   /// Scatters the inputs, runs the replicas of this rank in parallel and
   /// gathers the outputs. A backward through them is not summed over ranks.
@@ -196,8 +195,9 @@ class Engine {
 
   /// Returns the replicas. The first call makes them.
   ReplicaGroup& group() const;
-  /// Returns the check of the steps that this rank makes with the others.
-  const StepCheck& step_check() const { return *check_; }
+  /// Returns what the checks of the steps that this rank made with the others
+  /// have found.
+  StepCheckReport step_checks() const;
 
  private:
   /// Runs a forward of the module itself. With several ranks, throws if the
@@ -253,13 +253,8 @@ class Engine {
   std::shared_ptr<LocalGradients> local_gradients_;
 
   mutable std::shared_ptr<ReplicaGroup> group_;  // made when it is needed
-  // Attachments of train_step(). check_ is for steps with all ranks, and
-  // local_check_ for those under no_sync().
-  std::unique_ptr<CastWeights> casts_;
-  std::unique_ptr<StepCheck> check_;
-  std::unique_ptr<StepCheck> local_check_;
-  std::vector<StepAttachment*> attachments_;
-  std::vector<StepAttachment*> local_attachments_;
+  std::vector<std::unique_ptr<StepAttachment>> attachments_;
+  std::vector<std::unique_ptr<StepAttachment>> local_attachments_;  // no_sync()
   std::unique_ptr<RankExchange> exchange_;  // only with several ranks
   // Shapes, strides and types of the parameters when exchange_ was made
   // (tensors without data).

@@ -34,9 +34,8 @@ namespace optim {
 class FusedOptimizer;
 }
 
-/// What users call of the engine: the parts of DataParallel and
-/// DistributedDataParallel that do not depend on the module's type. engine.h
-/// describes them.
+/// The public functions of DataParallel and DistributedDataParallel that do not
+/// depend on the module's type. engine.h describes them.
 class ParallelModuleBase : protected Engine {
  public:
   using Engine::copy_bytes;

@@ -232,7 +232,7 @@ mutant("replicas", "gradient_that_is_not_finite_updates",
 # The check of the first step.
 
 mutant("first-step check", "other_ranks_problems_are_ignored",
-       "parallel/check/findings.cc",
+       "parallel/trial/findings.cc",
        "if (other.problem && !common.problem) {",
        "if (other.problem && !common.problem && !MUTANT) {",
        "what rank 1 finds stops nobody")
@@ -252,7 +252,7 @@ mutant("first-step check", "tolerance_is_too_large",
        "return MUTANT ? 0.1 : type == c10::ScalarType::Double ? 1e-9 : 1e-5;",
        "a loss that is wrong by 5 percent is accepted")
 mutant("first-step check", "gradients_of_replicas_are_not_compared",
-       "parallel/check/module_comparison.cc",
+       "parallel/trial/module_comparison.cc",
        "if (a.gradients[p] == b.gradients[p]) continue;",
        "if (MUTANT || a.gradients[p] == b.gradients[p]) continue;",
        "a replica with untied weights is accepted")

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "lockstep/device/autocast.h"
-#include "lockstep/parallel/check/module_comparison.h"
-#include "lockstep/parallel/check/trial.h"
 #include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/step/sharded_update.h"
+#include "lockstep/parallel/trial/module_comparison.h"
+#include "lockstep/parallel/trial/trial.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/check/module_comparison.h"
+#include "lockstep/parallel/trial/module_comparison.h"
 
 namespace lockstep {
 namespace {

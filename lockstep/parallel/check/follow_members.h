@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/parallel/check/trial.h"
+#include "lockstep/parallel/trial/trial.h"
 
 namespace lockstep {
 

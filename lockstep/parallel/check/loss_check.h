@@ -8,10 +8,10 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/check/findings.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/replica.h"
 #include "lockstep/parallel/step/shard.h"
+#include "lockstep/parallel/trial/findings.h"
 
 namespace lockstep {
 

@@ -155,20 +155,27 @@ void StepCheck::before_step(const StepContext& step) {
   ++loss.steps;
 }
 
-void StepCheck::before_forward(ReplicaGroup& group, const StepBatch& batch,
-                               const ReplicaGroup::RandomStream& stream) {
+void StepCheck::before_forward(const ForwardContext& forward) {
   const bool has_gradients = torch::GradMode::is_enabled();
-  const bool trains = has_gradients && group.is_training();
-  const Trial forward{
-      .group = group, .batch = batch, .stream = stream, .loss = nullptr};
-  follow_members(forward, when_ != Verify::kNever);
-  follow_build(group, has_gradients);
+  const bool trains = has_gradients && forward.group.is_training();
+  const Trial trial{.group = forward.group,
+                    .batch = forward.batch,
+                    .stream = forward.stream,
+                    .loss = nullptr};
+  follow_members(trial, when_ != Verify::kNever);
+  follow_build(forward.group, has_gradients);
   Due module = due(module_);
   if (!trains && module == Due::kAgain) module = Due::kNot;
   if (module != Due::kNot) {
-    check(forward, ProcessGroup(), {.module = module}, /*loss=*/nullptr);
+    check(trial, ProcessGroup(), {.module = module}, /*loss=*/nullptr);
   }
   if (trains) ++module_.steps;
+}
+
+void StepCheck::describe(StepCheckReport& report) const {
+  report = {.module = to_string(module_.state),
+            .loss = to_string(loss_),
+            .reason = reason_};
 }
 
 StepCheck::Computed StepCheck::compute(const Trial& trial, const Checks& checks,

@@ -11,11 +11,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/check/findings.h"
-#include "lockstep/parallel/check/module_comparison.h"
-#include "lockstep/parallel/check/trial.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/step/step_attachment.h"
+#include "lockstep/parallel/trial/findings.h"
+#include "lockstep/parallel/trial/module_comparison.h"
+#include "lockstep/parallel/trial/trial.h"
 
 namespace lockstep {
 
@@ -38,22 +38,16 @@ class StepCheck final : public StepAttachment {
   /// `warns`: whether this rank logs a warning if a check can't be made.
   StepCheck(Verify when, bool warns);
 
-  CheckState module() const { return module_.state; }
-  CheckState loss() const { return loss_; }
-  /// Returns the reason for the first outcome that is kImpossible, or "".
-  const std::string& reason() const { return reason_; }
-
-  /// Makes the next step check again, unless that is switched off
-  /// (Verify::kDoubling). With several ranks, each has to call it.
-  void check_next() { checks_next_ = true; }
-
   /// Makes the checks that are due. Throws ParallelError that names the first
   /// output, buffer or gradient that differs, or says how the loss does.
   void before_step(const StepContext& step) override;
   /// Compares a replica before a forward of a user's loop. Not collective.
   /// A forward in training mode that makes a graph counts as a step.
-  void before_forward(ReplicaGroup& group, const StepBatch& batch,
-                      const ReplicaGroup::RandomStream& stream);
+  void before_forward(const ForwardContext& forward) override;
+  /// Makes the next step check again, unless that is switched off
+  /// (Verify::kDoubling). With several ranks, each has to call it.
+  void verify_next_step() override { checks_next_ = true; }
+  void describe(StepCheckReport& report) const override;
 
  private:
   enum class Due { kNot, kAgain, kFirst };
@@ -108,7 +102,7 @@ class StepCheck final : public StepAttachment {
   Verify when_;
   bool warns_;
   bool checks_next_ = false;
-  std::string reason_;
+  std::string reason_;  // of the first outcome that is kImpossible
   int64_t build_ = -1;  // of the replicas that module_ is about
   bool has_gradients_ = false;
   Schedule module_;

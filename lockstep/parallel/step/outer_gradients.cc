@@ -12,6 +12,31 @@ namespace lockstep {
 
 using torch::Tensor;
 
+OuterGradients take_outer_gradients(const StepBatch& batch,
+                                    std::vector<ShardPass>& passes, int64_t dim,
+                                    bool is_alone) {
+  const DifferentiableInputs& differentiable = batch.differentiable;
+  std::vector<std::vector<Tensor>> leaves, input_gradients;
+  std::vector<std::vector<OtherLeaf>> others;
+  for (ShardPass& pass : passes) {
+    leaves.push_back(std::move(pass.input_leaves));
+    input_gradients.push_back(std::move(pass.gradients.inputs));
+    others.push_back(std::move(pass.gradients.others));
+  }
+  const std::vector<Tensor> gradients =
+      differentiable.gather(input_gradients, leaves, dim);
+  OuterGradients outer;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    outer.add(differentiable.tensors()[i], gradients[i]);
+  }
+  if (is_alone) {
+    outer.add_sums(std::move(others));
+  } else {
+    refuse_foreign_leaves(std::move(others));
+  }
+  return outer;
+}
+
 void refuse_foreign_leaves(std::vector<std::vector<OtherLeaf>> others) {
   using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
   struct Leaf {

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "lockstep/parallel/step/shard.h"
 #include "lockstep/parallel/step/shard_backward.h"
+#include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
 
@@ -29,6 +32,14 @@ class OuterGradients {
   std::vector<torch::Tensor> tensors_;
   std::vector<torch::Tensor> gradients_;
 };
+
+/// Takes the gradients of the tensors outside of the module, the inputs of
+/// `batch` and other leaves, from `passes`, one for each of this rank's shards.
+/// `dim` is the dimension of the samples. Unless the rank `is_alone`, throws if
+/// there are other leaves (refuse_foreign_leaves()).
+OuterGradients take_outer_gradients(const StepBatch& batch,
+                                    std::vector<ShardPass>& passes, int64_t dim,
+                                    bool is_alone);
 
 /// Throws ParallelError if the shards' losses depend on a leaf outside of the
 /// module, for which each rank would have its own gradient. Leaves that the

@@ -159,12 +159,9 @@ void connect(const IValue& gathered, const std::shared_ptr<ReplicaGroup>& group,
 
 }  // namespace
 
-IValue parallel_forward(
-    const std::shared_ptr<ReplicaGroup>& group,
-    const std::vector<IValue>& inputs,
-    const std::function<void(const StepBatch& batch,
-                             const ReplicaGroup::RandomStream& stream)>&
-        before) {
+IValue parallel_forward(const std::shared_ptr<ReplicaGroup>& group,
+                        const std::vector<IValue>& inputs,
+                        StepAttachments attachments) {
   StepClock& clock = group->clock();
   clock.restart();
   const bool needs_graph = torch::GradMode::is_enabled();
@@ -179,7 +176,9 @@ IValue parallel_forward(
   group->begin(batch.shards());
   const bool trains = needs_graph && group->is_training();
   region->stream = group->forward_stream(trains);
-  before(batch, region->stream);
+  const ForwardContext context{
+      .group = *group, .batch = batch, .stream = region->stream};
+  for (const auto& each : attachments) each->before_forward(context);
   region->build = group->build();
   region->replicas = group->replicas();
 

@@ -71,8 +71,8 @@ class Shard {
   /// copy of it, and returns the output. Dropped by backward().
   const c10::IValue& forward(const c10::IValue& part);
   const c10::IValue& output() const { return output_; }
-  /// Passes on to the batch what forward() wrote to its inputs. backward() does
-  /// this, too.
+  /// Passes on to the batch what forward() wrote to its inputs, as backward()
+  /// does.
   void pass_on_writes() const;
   /// Returns the target of the shard's samples, after forward().
   const c10::IValue& target() const { return target_; }

@@ -318,9 +318,9 @@ void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
 void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
                                  const Block& block, const Tensor& gradient) {
   const auto p = static_cast<size_t>(block.tensor);
-  for (StepAttachment* const each : attachments_) each->before_block(p, block);
+  for (const auto& each : attachments_) each->before_block(p, block);
   optimizer.update(static_cast<int64_t>(b), gradient);
-  for (StepAttachment* const each : attachments_) each->after_block(p, block);
+  for (const auto& each : attachments_) each->after_block(p, block);
 }
 
 void ShardedUpdate::for_each_parameter_block(
@@ -341,7 +341,7 @@ void ShardedUpdate::end_update(const optim::Optimizer& optimizer,
         "}; if the program does not write there, test the memory of this host; "
         "continue from a checkpoint");
   }
-  for (StepAttachment* const each : attachments_) {
+  for (const auto& each : attachments_) {
     each->after_update(is_updated_);
   }
 }

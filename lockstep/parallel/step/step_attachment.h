@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -34,6 +36,21 @@ struct StepContext {
   std::function<bool()> updates_in_blocks;
 };
 
+/// A forward of a user's loop that is about to be made.
+struct ForwardContext {
+  ReplicaGroup& group;
+  const StepBatch& batch;
+  ReplicaGroup::RandomStream stream;
+};
+
+/// Results of the checks of steps for a run's report: "passed",
+/// "pending", "impossible" or "off", and why a check is impossible.
+struct StepCheckReport {
+  std::string module = "off";  ///< a replica compared with the module
+  std::string loss = "off";    ///< the shards' losses compared with the batch's
+  std::string reason;
+};
+
 /// A feature that hangs on train_step() from outside. The engine has a list of
 /// them. The step calls them, and knows none of them.
 class StepAttachment {
@@ -48,6 +65,8 @@ class StepAttachment {
   /// Collective over the ranks of the step, and `step` outlives the step. If it
   /// throws, there is no step.
   virtual void before_step(const StepContext& step) = 0;
+  /// Same, before a forward of a user's loop with the replicas of this rank.
+  virtual void before_forward(const ForwardContext& /*forward*/) {}
   /// Called before and after the update of a block of parameter `p`, in one of
   /// the threads that update.
   virtual void before_block(size_t /*p*/, const optim::Block& /*block*/) {}
@@ -59,8 +78,13 @@ class StepAttachment {
   virtual void on_written() {}
   /// Called when the parameters are others, or lie in other memory.
   virtual void on_rebuild() {}
+  /// Makes the next step prove what it computes, if the feature does so now and
+  /// then.
+  virtual void verify_next_step() {}
+  /// Fills in what the feature has found.
+  virtual void describe(StepCheckReport& /*report*/) const {}
 };
 
-using StepAttachments = std::span<StepAttachment* const>;
+using StepAttachments = std::span<const std::unique_ptr<StepAttachment>>;
 
 }  // namespace lockstep

@@ -70,10 +70,10 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       .options = options_,
       .optimizer = optimizer_,
       .updates_in_blocks = [&] {
-        return optimizer_ && !local_gradients_ &&
-               !options_.verify_gradients() && !update_.needs_grad(positions_);
+        return optimizer_ && !add_gradients_ && !options_.verify_gradients() &&
+               !update_.needs_grad(positions_);
       }};
-  for (StepAttachment* const each : attachments_) each->before_step(context);
+  for (const auto& each : attachments_) each->before_step(context);
 
   OverlappedSum* const overlapped = overlapped_sum(batch);
   // If the step throws, other ranks must not wait for this one in the sums that
@@ -96,7 +96,8 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
   group_.finish_buffers(batch.shards());
   group_.count_step();
 
-  OuterGradients outer = take_outer_gradients(batch, passes);
+  OuterGradients outer = take_outer_gradients(batch, passes.parts, group_.dim(),
+                                              /*is_alone=*/!exchange_);
   Sums sums = reduce(batch, passes, outer);
   const BatchLoss mean = batch_loss(sums.totals, options_, is_local());
   StepResult result = result_of(mean, batch, passes.parts);
@@ -124,9 +125,9 @@ StepBatch TrainStep::begin(const std::vector<IValue>& inputs,
 }
 
 OverlappedSum* TrainStep::overlapped_sum(const StepBatch& batch) const {
-  // Verified gradients, and those to which local ones are added, are not known
+  // Verified gradients, and those to which others are added, are not known
   // before the backward ends.
-  if (!exchange_ || local_gradients_ || options_.verify_gradients()) {
+  if (!exchange_ || add_gradients_ || options_.verify_gradients()) {
     return nullptr;
   }
   return exchange_->overlapped_sum(batch.shards());
@@ -172,30 +173,6 @@ void TrainStep::wait_for(OverlappedSum* overlapped) {
   overlapped->finish();
 }
 
-OuterGradients TrainStep::take_outer_gradients(const StepBatch& batch,
-                                               Passes& passes) const {
-  const DifferentiableInputs& differentiable = batch.differentiable;
-  std::vector<std::vector<Tensor>> leaves, input_gradients;
-  std::vector<std::vector<OtherLeaf>> others;
-  for (ShardPass& pass : passes.parts) {
-    leaves.push_back(std::move(pass.input_leaves));
-    input_gradients.push_back(std::move(pass.gradients.inputs));
-    others.push_back(std::move(pass.gradients.others));
-  }
-  const std::vector<Tensor> gradients =
-      differentiable.gather(input_gradients, leaves, group_.dim());
-  OuterGradients outer;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    outer.add(differentiable.tensors()[i], gradients[i]);
-  }
-  if (exchange_) {
-    refuse_foreign_leaves(std::move(others));
-  } else {
-    outer.add_sums(std::move(others));
-  }
-  return outer;
-}
-
 TrainStep::Sums TrainStep::reduce(const StepBatch& batch, Passes& passes,
                                   const OuterGradients& outer) {
   const bool is_apart = exchange_ || !optimizer_;
@@ -211,7 +188,7 @@ TrainStep::Sums TrainStep::reduce(const StepBatch& batch, Passes& passes,
         .weight = pass.weight};
     has_weights = has_weights || pass.states_weight;
   }
-  if (has_weights && (is_local() || local_gradients_)) {
+  if (has_weights && (is_local() || add_gradients_)) {
     check_has_total_weight(options_);
   }
   totals.needs_grad =
@@ -305,27 +282,14 @@ std::vector<PartialSum> TrainStep::partials_of_rank(
     std::vector<std::vector<PartialSum>> partials,
     const StepBatch& batch) const {
   std::vector<PartialSum> all = join_partials(std::move(partials));
-  if (!local_gradients_) return all;
-  if (all.empty()) {
-    throw ParallelError(
-        "ddp", {.code = ErrorCode::kSamplesDiffer,
-                .what = fmt::format("rank {} has no samples in the step that "
-                                    "ends no_sync()",
-                                    group_.rank()),
-                .expected = "a batch with samples for every rank",
-                .fix = "leave out such a batch (drop_last)"});
-  }
+  if (!add_gradients_) return all;
+  // The sums will be divided by the loss scale. With total_weight, they are
+  // sums over the weights instead of the samples.
   const auto samples = static_cast<double>(std::max<int64_t>(batch.samples, 1));
-  // The sums will be divided by the loss scale, and by total_weight, as the
-  // local gradients were.
   const double factor =
       loss_scale_ *
       (options_.total_weight() > 0 ? options_.total_weight() / samples : 1);
-  const double weight = weights_by_samples_
-                            ? static_cast<double>(batch.own_samples) / samples
-                            : 1.0 / group_.options().process_group().size();
-  local_gradients_->add_shares(group_.parameters(), weight, factor,
-                               all.back().gradients);
+  add_gradients_(batch, factor, all);
   return all;
 }
 

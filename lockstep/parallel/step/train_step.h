@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -11,7 +13,6 @@
 #include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/group/replica_group.h"
-#include "lockstep/parallel/reduction/local_gradients.h"
 #include "lockstep/parallel/step/batch_loss.h"
 #include "lockstep/parallel/step/outer_gradients.h"
 #include "lockstep/parallel/step/shard.h"
@@ -20,6 +21,11 @@
 #include "lockstep/parallel/step/step_batch.h"
 
 namespace lockstep {
+
+/// Adds gradients to the partial sums of this rank's shards. They must have
+/// been computed with a loss that was multiplied by `factor`.
+using AddGradients = std::function<void(const StepBatch& batch, double factor,
+                                        std::vector<PartialSum>& sums)>;
 
 /// Makes one step: forward, loss and backward of every shard in its device's
 /// thread, then reduction and update by all threads at once.
@@ -33,13 +39,9 @@ class TrainStep {
             StepAttachments attachments, const TrainStepOptions& options,
             optim::Optimizer* optimizer);
 
-  /// Adds the local gradients in .grad, tracked by `local`, to this step's
-  /// gradients before the ranks sum them. If `by_samples`, gradients of
-  /// backward() are weighted by this rank's number of samples in the batch.
-  /// Otherwise all ranks have equal weight.
-  TrainStep& with_local_gradients(LocalGradients& local, bool by_samples) {
-    if (local.has_any()) local_gradients_ = &local;
-    weights_by_samples_ = by_samples;
+  /// Makes the step call `add` before the ranks sum the gradients.
+  TrainStep& add(AddGradients add) {
+    add_gradients_ = std::move(add);
     return *this;
   }
   /// Sets a factor for the gradients that run() adds to the parameters' .grad.
@@ -92,14 +94,10 @@ class TrainStep {
                     const std::vector<PartialSum>& earlier) const;
   /// Waits until `overlapped`, if it is not null, has summed the gradients.
   void wait_for(OverlappedSum* overlapped);
-  /// Takes the gradients of the tensors outside of the module: the inputs and
-  /// other leaves. With an exchange, throws if there are other leaves.
-  OuterGradients take_outer_gradients(const StepBatch& batch,
-                                      Passes& passes) const;
   /// Sums the gradients of all ranks.
   Sums reduce(const StepBatch& batch, Passes& passes,
               const OuterGradients& outer);
-  /// Returns the partial sums of all workers, with the local gradients added.
+  /// Returns the partial sums of all workers, with those of add() added.
   std::vector<PartialSum> partials_of_rank(
       std::vector<std::vector<PartialSum>> partials,
       const StepBatch& batch) const;
@@ -133,8 +131,7 @@ class TrainStep {
   // Index in the group's parameters() of each parameter of the optimizer.
   std::vector<size_t> positions_;
   double loss_scale_;
-  LocalGradients* local_gradients_ = nullptr;  // only after no_sync()
-  bool weights_by_samples_ = false;
+  AddGradients add_gradients_;
   double gradient_factor_ = 1;
 };
 

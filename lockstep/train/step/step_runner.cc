@@ -19,9 +19,9 @@
 #include "lockstep/device/matmul_rate.h"
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/device/tensor_checksum.h"
-#include "lockstep/parallel/check/step_check.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 #include "lockstep/parallel/group/replica_group.h"
+#include "lockstep/parallel/step/step_attachment.h"
 #include "lockstep/train/step/evaluate.h"
 
 namespace lockstep::training {
@@ -276,10 +276,9 @@ void StepRunner::fill(RunReport& report, double step_seconds) const {
         static_cast<int64_t>(parameter.nbytes()) * strategy_->copies();
   }
   report.optimizer_state_bytes = parts_.optimizer->state_bytes();
-  const StepCheck& check = parts_.engine->step_check();
-  report.first_step_check = {.module = to_string(check.module()),
-                             .loss = to_string(check.loss()),
-                             .reason = check.reason()};
+  const StepCheckReport checks = parts_.engine->step_checks();
+  report.first_step_check = {
+      .module = checks.module, .loss = checks.loss, .reason = checks.reason};
 
   RankReport own = accounts_.report(step_seconds);
   // Measured after the memory was read, because it allocates some.

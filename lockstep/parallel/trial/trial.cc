@@ -1,4 +1,4 @@
-#include "lockstep/parallel/check/trial.h"
+#include "lockstep/parallel/trial/trial.h"
 
 #include <functional>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/check/module_comparison.h"
+#include "lockstep/parallel/trial/module_comparison.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/check/findings.h"
+#include "lockstep/parallel/trial/findings.h"
 
 #include <array>
 #include <sstream>

@@ -9,12 +9,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
-#include "lockstep/parallel/check/findings.h"
-#include "lockstep/parallel/check/trial.h"
 #include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/module/kept_tensors.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/replica.h"
+#include "lockstep/parallel/trial/findings.h"
+#include "lockstep/parallel/trial/trial.h"
 
 namespace lockstep {
 
