@@ -26,8 +26,8 @@
 #include "lockstep/device/worker.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/partition.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/parallel/reduction/reduction.h"
 #include "tests/accelerator/sim/accelerator.h"
@@ -336,8 +336,8 @@ TEST_F(Streams, AGradientThatRanksCutIsFreedAfterItsLastUse) {
     const int own = world.rank();
     const std::vector<Tensor> parameters{torch::zeros({kSize}, place(own))};
     const Partition partition(world, parameters);
-    OverlappedSum sum(world, parameters, {"weight"}, partition,
-                      ZeroStage::kGradients, {});
+    StepSum sum(world, parameters, {"weight"}, partition, ZeroStage::kGradients,
+                {});
     const std::vector<PartialSum> earlier;
     for (int step = 0; step < 40; ++step) {
       std::vector<OwnedGradient> gradients;

@@ -101,7 +101,7 @@ mutant("exchange", "failed_rank_sends_nothing_more",
        "                   ? SyncOutcome::kSendRest",
        "the other ranks wait for the sums of a rank whose step failed")
 mutant("exchange", "missing_gradient_leaves_the_former_sum",
-       "parallel/exchange/overlapped_sum.cc",
+       "parallel/exchange/step_sum.cc",
        "    target.fill_(-0.0);",
        "    if (!MUTANT) target.fill_(-0.0);",
        "a rank without a gradient sends what is in the bucket")

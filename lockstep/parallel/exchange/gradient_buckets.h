@@ -58,7 +58,7 @@ class CommStream {
 };
 
 /// The gradients of a model in buckets, which the ranks sum while a backward
-/// still computes other gradients. Reducer and OverlappedSum use it.
+/// still computes other gradients. Reducer and StepSum use it.
 /// SharedExchange does not: it sums gradients where autograd made them.
 ///
 /// In a step each rank writes each gradient to its view() and calls

@@ -15,7 +15,7 @@
 namespace lockstep {
 
 /// Follows each gradient from autograd to its sum over the ranks, in
-/// train_step() (OverlappedSum) and in a loop of forward() and backward()
+/// train_step() (StepSum) and in a loop of forward() and backward()
 /// (Reducer).
 ///
 /// The caller says at begin() how many gradients it expects of each parameter,

@@ -65,29 +65,29 @@ MessageExchange::MessageExchange(const ProcessGroup& world,
   block_at_.push_back(at_.back());
   // A hook may do anything with the gradients, so any sum is allowed.
   if (has_hook_ ||
-      OverlappedSum::can_sum(parameters_, shards_, world_.size(), workers)) {
-    overlapped_ = std::make_unique<OverlappedSum>(world_, parameters_, names_,
-                                                  partition_, zero_, hook);
+      StepSum::can_sum(parameters_, shards_, world_.size(), workers)) {
+    step_sum_ = std::make_unique<StepSum>(world_, parameters_, names_,
+                                          partition_, zero_, hook);
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
 }
 
-OverlappedSum* MessageExchange::overlapped_sum(int64_t chunks) {
+StepSum* MessageExchange::step_sum(int64_t chunks) {
   // All ranks do it at the same step. It can't be done earlier, because the
   // buckets held the sums of the last step.
-  if (overlapped_) overlapped_->follow_order();
+  if (step_sum_) step_sum_->follow_order();
   // With a small batch, some ranks have no shard.
   const bool follows_backward =
-      overlapped_ && has_one_worker_ && chunks == shards_ &&
-      overlapped_->schedule() != SendingSchedule::kAfterBackward;
-  return follows_backward ? overlapped_.get() : nullptr;
+      step_sum_ && has_one_worker_ && chunks == shards_ &&
+      step_sum_->schedule() != SendingSchedule::kAfterBackward;
+  return follows_backward ? step_sum_.get() : nullptr;
 }
 
 void MessageExchange::exchange_reports(
     const std::vector<PartialSum>& own_partials, StepTotals& totals) {
   const SyncPhase phase =
-      overlapped_ ? overlapped_->state().phase : SyncPhase::kIdle;
+      step_sum_ ? step_sum_->state().phase : SyncPhase::kIdle;
   const bool was_sent = phase == SyncPhase::kFinished;
   Tensor message = torch::zeros(
       {static_cast<int64_t>(StepReport::bytes(report_shape_))}, torch::kUInt8);
@@ -97,13 +97,13 @@ void MessageExchange::exchange_reports(
   const StepReport own = report_in(message);
   own.write(own_partials, totals);
   if (was_sent || phase == SyncPhase::kOpen) {
-    const auto repeated = overlapped_->state().repeated;
+    const auto repeated = step_sum_->state().repeated;
     own.header().repeated = repeated ? static_cast<int64_t>(*repeated) + 1 : 0;
   }
   for (size_t partial = 0; partial < own_partials.size(); ++partial) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const bool has = own_partials[partial].gradients[p].defined() ||
-                       (was_sent && overlapped_->has_gradient(p));
+                       (was_sent && step_sum_->has_gradient(p));
       own.places(partial)[p] = has ? 0 : StepReport::kNoGradient;
     }
   }
@@ -250,23 +250,23 @@ Reduction MessageExchange::reduce(std::vector<PartialSum> own_partials,
   std::optional<TraceSpan> span(std::in_place, "wait", TraceCategory::kWait);
   exchange_reports(own_partials, totals);
   has_pieces_ = false;
-  if (overlapped_ && overlapped_->state().phase == SyncPhase::kFinished) {
+  if (step_sum_ && step_sum_->state().phase == SyncPhase::kFinished) {
     check_sent();
     own_partials.clear();
-  } else if (overlapped_ && (has_hook_ || chunks == shards_)) {
-    if (overlapped_->state().phase == SyncPhase::kOpen) {
-      overlapped_->set_schedule(std::all_of(
+  } else if (step_sum_ && (has_hook_ || chunks == shards_)) {
+    if (step_sum_->state().phase == SyncPhase::kOpen) {
+      step_sum_->set_schedule(std::all_of(
           reports_.begin(), reports_.end(), [](const StepReport& report) {
             return report.header().repeated == 0;
           }));
     }
     span.emplace("all-reduce", TraceCategory::kCommunication);
-    overlapped_->sum_after(std::move(own_partials));
+    step_sum_->sum_after(std::move(own_partials));
   } else {
     return exchange_partials(std::move(own_partials), chunks);
   }
   has_pieces_ = cuts_state();
-  return take_overlapped(chunks);
+  return take_sums(chunks);
 }
 
 Reduction MessageExchange::exchange_partials(
@@ -310,10 +310,10 @@ bool MessageExchange::has_gradient(size_t p) const {
   return false;
 }
 
-Reduction MessageExchange::take_overlapped(int64_t chunks) {
+Reduction MessageExchange::take_sums(int64_t chunks) {
   std::vector<PartialSum> sums(1);
   sums[0].last = chunks;
-  sums[0].gradients = overlapped_->take_sums();
+  sums[0].gradients = step_sum_->take_sums();
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!has_gradient(p)) sums[0].gradients[p] = {};
   }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/optim/blocks.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 
 namespace lockstep {
 
@@ -16,13 +16,13 @@ namespace lockstep {
 /// all of them. With ZeRO, each rank has a part of the optimizer state, updates
 /// that part of the parameters, and sends the result to the other ranks.
 ///
-/// OverlappedSum sums the gradients if that gives the same bits as the tree. If
+/// StepSum sums the gradients if that gives the same bits as the tree. If
 /// the ranks' shards are not nodes of the tree, or a small batch leaves some
 /// ranks without a shard, each rank sums some bytes of all gradients:
 /// an all-to-all sends each rank its bytes, it sums them in the order of the
 /// tree, and a second all-to-all sends the sums to all ranks.
 ///
-/// The phase of the OverlappedSum says what reduce() has to do:
+/// The phase of the StepSum says what reduce() has to do:
 ///
 ///   kFinished   the gradients were sent in the backward: take the sums
 ///   kOpen       the first step; its backward counted the gradients: send
@@ -39,7 +39,7 @@ class MessageExchange : public RankExchange {
     is_driven_ = is_driven;
     return false;
   }
-  OverlappedSum* overlapped_sum(int64_t chunks) override;
+  StepSum* step_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
   bool divides_update() const override { return cuts_state(); }
@@ -72,8 +72,8 @@ class MessageExchange : public RankExchange {
 
   /// Throws ParallelError if a gradient changed after it was sent.
   void check_sent() const;
-  /// Returns the sums made by overlapped_.
-  Reduction take_overlapped(int64_t chunks);
+  /// Returns the sums made by step_sum_.
+  Reduction take_sums(int64_t chunks);
   /// Returns the sums, exchanged by all-to-all.
   Reduction exchange_partials(std::vector<PartialSum> own_partials,
                               int64_t chunks);
@@ -98,8 +98,8 @@ class MessageExchange : public RankExchange {
   bool has_one_worker_;
   ZeroStage zero_;
   Partition partition_;
-  std::unique_ptr<OverlappedSum> overlapped_;  // null if the ranks can't use it
-  bool is_driven_ = false;                     // the step has an optimizer
+  std::unique_ptr<StepSum> step_sum_;  // null if the ranks can't use it
+  bool is_driven_ = false;             // the step has an optimizer
   bool has_pieces_ = false;  // the sums of this step are only this rank's part
 };
 

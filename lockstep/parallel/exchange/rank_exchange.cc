@@ -8,8 +8,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/round_up.h"
 #include "lockstep/parallel/exchange/message_exchange.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/shared_exchange.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
 
 namespace lockstep {
@@ -141,8 +141,8 @@ std::unique_ptr<RankExchange> make_rank_exchange(
                                             devices, most_partials);
   }
   if (zero != ZeroStage::kNone) {
-    check_zero(hook != nullptr, OverlappedSum::can_sum(parameters, shards,
-                                                       world.size(), workers));
+    check_zero(hook != nullptr,
+               StepSum::can_sum(parameters, shards, world.size(), workers));
   }
   return std::make_unique<MessageExchange>(world, module, parameters, shards,
                                            most_partials, workers, zero, hook);

@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-class OverlappedSum;
+class StepSum;
 
 /// Sums of the loss of a shard in a step.
 struct ShardLossTotal {
@@ -165,7 +165,7 @@ class RankExchange {
   /// Returns the object that sums gradients during the last backward of a step,
   /// or nullptr if that is not possible. `chunks` is the number of shards in
   /// this step.
-  virtual OverlappedSum* overlapped_sum(int64_t /*chunks*/) { return nullptr; }
+  virtual StepSum* step_sum(int64_t /*chunks*/) { return nullptr; }
   /// Combines the partial sums of all ranks, and completes `totals`. Throws
   /// ParallelError if the ranks' numbers of samples differ.
   virtual Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,

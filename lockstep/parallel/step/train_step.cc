@@ -75,7 +75,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       }};
   for (const auto& each : attachments_) each->before_step(context);
 
-  OverlappedSum* const overlapped = overlapped_sum(batch);
+  StepSum* const overlapped = step_sum(batch);
   // If the step throws, other ranks must not wait for this one in the sums that
   // it has begun. Does nothing after finish().
   const auto abandons = c10::make_scope_exit([&] {
@@ -86,7 +86,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
       batch.shards(), group_.step_stream(),
       [&](size_t worker, int64_t index, Replica& replica) {
         const bool is_last = index + 1 == group_.own_shards().last;
-        OverlappedSum* const sum = is_last ? overlapped : nullptr;
+        StepSum* const sum = is_last ? overlapped : nullptr;
         Shard shard(group_, batch, worker, index, replica);
         ShardPass pass = compute(shard, loss, sum, passes.partials[worker]);
         const auto span = clock_.time_shard(Phase::kBackward, worker, index);
@@ -124,17 +124,17 @@ StepBatch TrainStep::begin(const std::vector<IValue>& inputs,
   return batch;
 }
 
-OverlappedSum* TrainStep::overlapped_sum(const StepBatch& batch) const {
+StepSum* TrainStep::step_sum(const StepBatch& batch) const {
   // Verified gradients, and those to which others are added, are not known
   // before the backward ends.
   if (!exchange_ || add_gradients_ || options_.verify_gradients()) {
     return nullptr;
   }
-  return exchange_->overlapped_sum(batch.shards());
+  return exchange_->step_sum(batch.shards());
 }
 
 ShardPass TrainStep::compute(Shard& shard, const ShardLoss& loss,
-                             OverlappedSum* sum,
+                             StepSum* sum,
                              const std::vector<PartialSum>& earlier) const {
   const torch::AutoGradMode with_grad(true);
   if (options_.verify_gradients()) {
@@ -154,7 +154,7 @@ ShardPass TrainStep::compute(Shard& shard, const ShardLoss& loss,
 }
 
 void TrainStep::Passes::add(const StepBatch& batch, size_t worker,
-                            int64_t index, ShardPass pass, OverlappedSum* sum) {
+                            int64_t index, ShardPass pass, StepSum* sum) {
   PartialSum own{index, index + 1, std::move(pass.gradients.parameters)};
   if (sum) {
     // It is summed with the earlier ones, unless that was already done.
@@ -166,7 +166,7 @@ void TrainStep::Passes::add(const StepBatch& batch, size_t worker,
   parts[batch.part_of(index)] = std::move(pass);
 }
 
-void TrainStep::wait_for(OverlappedSum* overlapped) {
+void TrainStep::wait_for(StepSum* overlapped) {
   if (!overlapped) return;
   const TraceSpan wait("wait", TraceCategory::kWait);
   const auto span = clock_.time(Phase::kReduce);

@@ -10,7 +10,7 @@
 #include <torch/types.h>
 
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/step/batch_loss.h"
@@ -67,7 +67,7 @@ class TrainStep {
     /// Adds the pass of shard `index`, which `worker` has computed. `sum`, if
     /// it is not null, has got its gradients as they came.
     void add(const StepBatch& batch, size_t worker, int64_t index,
-             ShardPass pass, OverlappedSum* sum);
+             ShardPass pass, StepSum* sum);
 
     /// By worker, summed along the tree as far as it goes.
     std::vector<std::vector<PartialSum>> partials;
@@ -85,15 +85,15 @@ class TrainStep {
                   const c10::IValue& target);
   /// Returns what sums the gradients over the ranks during the backward of this
   /// rank's last shard, or nullptr if they are summed after it.
-  OverlappedSum* overlapped_sum(const StepBatch& batch) const;
+  StepSum* step_sum(const StepBatch& batch) const;
   /// Computes forward, loss and backward of a shard, in the thread of its
   /// device. `sum`, if it is not null, gets the gradients as they come, and
   /// adds them to those of the `earlier` shards. With
   /// TrainStepOptions::verify_gradients, computes them twice.
-  ShardPass compute(Shard& shard, const ShardLoss& loss, OverlappedSum* sum,
+  ShardPass compute(Shard& shard, const ShardLoss& loss, StepSum* sum,
                     const std::vector<PartialSum>& earlier) const;
   /// Waits until `overlapped`, if it is not null, has summed the gradients.
-  void wait_for(OverlappedSum* overlapped);
+  void wait_for(StepSum* overlapped);
   /// Sums the gradients of all ranks.
   Sums reduce(const StepBatch& batch, Passes& passes,
               const OuterGradients& outer);

@@ -13,8 +13,8 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/partition.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/group/replica_group.h"
 
 namespace lockstep::tools {
@@ -241,7 +241,7 @@ DeviceMemory held_by_device(const TrainOptions& options,
     // been sent yet.
     const int64_t all = probe.parameter_bytes();
     const int64_t unsent =
-        std::min(all, probe.largest_bytes() + OverlappedSum::kMaxBytesToSend);
+        std::min(all, probe.largest_bytes() + StepSum::kMaxBytesToSend);
     memory.activations =
         std::max(shard.peak - all + most_of_a_rank(all, probe, ranks) + unsent,
                  shard.kept);

@@ -1,4 +1,4 @@
-// GradientSync with buckets and ranks, OverlappedSum, and the ranks' reports.
+// GradientSync with buckets and ranks, StepSum, and the ranks' reports.
 #include "lockstep/parallel/exchange/gradient_sync.h"
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/exchange/overlapped_sum.h"
 #include "lockstep/parallel/exchange/partition.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "tests/parallel/ddp/ranks.h"
 
 namespace lockstep::gradient_sync_test {
@@ -111,7 +111,7 @@ TEST(GradientSync, ARankThatFailsTakesPartInTheSumsOfTheOthers) {
 
 /// Leaves whose gradients are set by hand, as a backward would.
 struct Backward {
-  explicit Backward(OverlappedSum& sum) : sum(sum) {
+  explicit Backward(StepSum& sum) : sum(sum) {
     for (const Tensor& parameter : three_parameters()) {
       leaves.push_back(parameter.clone().requires_grad_());
     }
@@ -131,16 +131,16 @@ struct Backward {
     return gradients;
   }
 
-  OverlappedSum& sum;
+  StepSum& sum;
   std::vector<Tensor> leaves;
 };
 
-void on_two_ranks(const std::function<void(const ProcessGroup& world,
-                                           OverlappedSum& sum)>& task) {
+void on_two_ranks(
+    const std::function<void(const ProcessGroup& world, StepSum& sum)>& task) {
   const auto for_rank = [&](ProcessGroup world) {
     const Partition partition(world, three_parameters());
-    OverlappedSum sum(world, three_parameters(), kNames, partition,
-                      ZeroStage::kNone, {});
+    StepSum sum(world, three_parameters(), kNames, partition, ZeroStage::kNone,
+                {});
     task(world, sum);
   };
   EXPECT_EQ(failure_of(2, "tcp", for_rank), "");
@@ -148,7 +148,7 @@ void on_two_ranks(const std::function<void(const ProcessGroup& world,
 
 /// Makes a step in which the gradients of `order` come, each with the value
 /// rank + 1. Returns the phase after the backward.
-SyncPhase step(const ProcessGroup& world, OverlappedSum& sum,
+SyncPhase step(const ProcessGroup& world, StepSum& sum,
                const std::vector<size_t>& order) {
   Backward backward(sum);
   const std::vector<PartialSum> earlier;
@@ -171,8 +171,8 @@ SyncPhase step(const ProcessGroup& world, OverlappedSum& sum,
   return phase;
 }
 
-TEST(OverlappedSum, SendsInTheBackwardFromTheSecondStepOn) {
-  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
+TEST(StepSum, SendsInTheBackwardFromTheSecondStepOn) {
+  on_two_ranks([](const ProcessGroup& world, StepSum& sum) {
     TORCH_CHECK(step(world, sum, {2, 1, 0}) == SyncPhase::kOpen);
     TORCH_CHECK(sum.schedule() == SendingSchedule::kAsTheyArrive);
     TORCH_CHECK(step(world, sum, {2, 1, 0}) == SyncPhase::kFinished);
@@ -180,8 +180,8 @@ TEST(OverlappedSum, SendsInTheBackwardFromTheSecondStepOn) {
   });
 }
 
-TEST(OverlappedSum, FindsAGradientThatComesAgainInTheFirstStep) {
-  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
+TEST(StepSum, FindsAGradientThatComesAgainInTheFirstStep) {
+  on_two_ranks([](const ProcessGroup& world, StepSum& sum) {
     Backward backward(sum);
     const std::vector<PartialSum> earlier;
     sum.begin(earlier);
@@ -201,8 +201,8 @@ TEST(OverlappedSum, FindsAGradientThatComesAgainInTheFirstStep) {
 }
 
 // A gradient that came last is not sent before the next one comes.
-TEST(OverlappedSum, FindsAGradientThatComesAgainAfterItWasSent) {
-  on_two_ranks([](const ProcessGroup& world, OverlappedSum& sum) {
+TEST(StepSum, FindsAGradientThatComesAgainAfterItWasSent) {
+  on_two_ranks([](const ProcessGroup& world, StepSum& sum) {
     step(world, sum, {2, 1, 0});
     Backward backward(sum);
     const std::vector<PartialSum> earlier;

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/exchange/overlapped_sum.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 
 #include <bit>
 #include <utility>
@@ -20,8 +20,8 @@ constexpr int64_t kBucketBytes = 4 << 20;
 
 }  // namespace
 
-bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
-                            int64_t shards, int64_t ranks, int64_t workers) {
+bool StepSum::can_sum(const std::vector<Tensor>& parameters, int64_t shards,
+                      int64_t ranks, int64_t workers) {
   if (parameters.empty()) return false;
   if (workers != 1 || shards % ranks != 0) return false;
   if (!std::has_single_bit(static_cast<uint64_t>(shards / ranks))) return false;
@@ -34,11 +34,10 @@ bool OverlappedSum::can_sum(const std::vector<Tensor>& parameters,
   return true;
 }
 
-OverlappedSum::OverlappedSum(const ProcessGroup& world,
-                             const std::vector<Tensor>& parameters,
-                             std::vector<std::string> names,
-                             const Partition& partition, ZeroStage zero,
-                             const CommHook& hook)
+StepSum::StepSum(const ProcessGroup& world,
+                 const std::vector<Tensor>& parameters,
+                 std::vector<std::string> names, const Partition& partition,
+                 ZeroStage zero, const CommHook& hook)
     : world_(world),
       parameters_(parameters),
       partition_(partition),
@@ -61,21 +60,20 @@ OverlappedSum::OverlappedSum(const ProcessGroup& world,
   }
 }
 
-OverlappedSum::~OverlappedSum() { abandon(); }
+StepSum::~StepSum() { abandon(); }
 
-void OverlappedSum::set_schedule(bool came_once) {
+void StepSum::set_schedule(bool came_once) {
   if (schedule_ != SendingSchedule::kNotKnown) return;
   schedule_ = came_once ? SendingSchedule::kAsTheyArrive
                         : SendingSchedule::kAfterBackward;
 }
 
-void OverlappedSum::begin(const std::vector<PartialSum>& earlier) {
+void StepSum::begin(const std::vector<PartialSum>& earlier) {
   const bool is_known = schedule_ == SendingSchedule::kAsTheyArrive;
   start(earlier, is_known ? 1 : kUntilFlush);
 }
 
-void OverlappedSum::start(const std::vector<PartialSum>& earlier,
-                          int64_t expected) {
+void StepSum::start(const std::vector<PartialSum>& earlier, int64_t expected) {
   earlier_ = &earlier;
   pending_.reset();
   has_gradient_.assign(has_gradient_.size(), false);
@@ -84,7 +82,7 @@ void OverlappedSum::start(const std::vector<PartialSum>& earlier,
               /*weight=*/1);
 }
 
-void OverlappedSum::add(size_t p, const Tensor& leaf) {
+void StepSum::add(size_t p, const Tensor& leaf) {
   if (sync_.arrive(p) != SyncOutcome::kComplete) return;
   take_pending();
   // The gradient can't be taken yet: autograd still holds the tensor that it
@@ -92,7 +90,7 @@ void OverlappedSum::add(size_t p, const Tensor& leaf) {
   pending_ = {.p = p, .leaf = leaf};
 }
 
-void OverlappedSum::take_pending() {
+void StepSum::take_pending() {
   if (!pending_) return;
   const Pending pending = *std::exchange(pending_, std::nullopt);
   Tensor gradient = std::move(pending.leaf.mutable_grad());
@@ -101,7 +99,7 @@ void OverlappedSum::take_pending() {
        OwnedGradient::take(std::move(gradient), parameters_[pending.p]));
 }
 
-void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
+void StepSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
   const bool is_apart = sync_.buckets().is_apart(p);
   if (is_apart && zero_ == ZeroStage::kGradients &&
@@ -146,7 +144,7 @@ void OverlappedSum::fill(size_t p, OwnedGradient gradient) {
   sync_.send(p);
 }
 
-void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
+void StepSum::sum_large(size_t p, const Tensor& elements) {
   if (zero_ == ZeroStage::kNone) {
     tree_all_reduce(world_, elements, tree_sum_of(world_));
   } else {
@@ -165,7 +163,7 @@ void OverlappedSum::sum_large(size_t p, const Tensor& elements) {
   bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
 }
 
-void OverlappedSum::end_backward(std::vector<OwnedGradient>& gradients) {
+void StepSum::end_backward(std::vector<OwnedGradient>& gradients) {
   if (schedule_ == SendingSchedule::kAsTheyArrive) {
     pending_.reset();  // its gradient is in `gradients`
     fill_rest(gradients);
@@ -173,18 +171,18 @@ void OverlappedSum::end_backward(std::vector<OwnedGradient>& gradients) {
   earlier_ = nullptr;
 }
 
-void OverlappedSum::fill_rest(std::vector<OwnedGradient>& gradients) {
+void StepSum::fill_rest(std::vector<OwnedGradient>& gradients) {
   sync_.flush();
   for (const size_t p : sync_.unsent()) {
     fill(p, std::exchange(gradients[p], {}));
   }
 }
 
-void OverlappedSum::finish() {
+void StepSum::finish() {
   if (state().phase == SyncPhase::kFlushed) sync_.finish();
 }
 
-void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
+void StepSum::sum_after(std::vector<PartialSum> partials) {
   std::vector<OwnedGradient> last(parameters_.size());
   if (!partials.empty()) {
     last = std::move(partials.back().gradients);
@@ -203,17 +201,17 @@ void OverlappedSum::sum_after(std::vector<PartialSum> partials) {
   }
 }
 
-void OverlappedSum::follow_order() {
+void StepSum::follow_order() {
   if (sync_.knows_order()) sync_.follow_order(/*root=*/0);
 }
 
-void OverlappedSum::abandon() noexcept {
+void StepSum::abandon() noexcept {
   pending_.reset();
   earlier_ = nullptr;
   sync_.abandon(GradientSync::Peers::kWait);
 }
 
-std::vector<OwnedGradient> OverlappedSum::take_sums() {
+std::vector<OwnedGradient> StepSum::take_sums() {
   std::vector<OwnedGradient> sums;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!sync_.buckets().is_apart(p)) {

@@ -46,7 +46,7 @@ enum class SendingSchedule {
 /// ZeroStage::kGradients the rest is freed at once, and the backward waits
 /// while much is still to be sent. A rank must never hold all gradients then,
 /// so they are sent as they arrive from the first step on.
-class OverlappedSum {
+class StepSum {
  public:
   /// Limit of the bytes of large gradients still to be sent. At
   /// ZeroStage::kGradients, a backward waits before it adds more.
@@ -60,13 +60,13 @@ class OverlappedSum {
 
   /// `hook` replaces the sum over the ranks, if there is one. In that case
   /// `zero` must be ZeroStage::kNone.
-  OverlappedSum(const ProcessGroup& world,
-                const std::vector<torch::Tensor>& parameters,
-                std::vector<std::string> names, const Partition& partition,
-                ZeroStage zero, const CommHook& hook);
-  ~OverlappedSum();
-  OverlappedSum(const OverlappedSum&) = delete;
-  OverlappedSum& operator=(const OverlappedSum&) = delete;
+  StepSum(const ProcessGroup& world,
+          const std::vector<torch::Tensor>& parameters,
+          std::vector<std::string> names, const Partition& partition,
+          ZeroStage zero, const CommHook& hook);
+  ~StepSum();
+  StepSum(const StepSum&) = delete;
+  StepSum& operator=(const StepSum&) = delete;
 
   SendingSchedule schedule() const { return schedule_; }
   /// Must be called after the backward of the first step, on all ranks.
