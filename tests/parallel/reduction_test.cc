@@ -94,6 +94,36 @@ TEST(Reduction, DependsOnTheTree) {
   EXPECT_GT(differing, 0);
 }
 
+// Ranks without a shard send -0.0.
+TEST(Reduction, OfTheFirstShardsIsThatOfAllWithNegativeZeros) {
+  // Sums of three of these depend on their order, and zeros have both signs.
+  const std::vector<float> values{1e8f, -0.0f, 0.0f, -1e8f, 1.0f, -0.0f, -1.0f};
+  const auto sum_of = [](std::vector<Tensor> shards) {
+    std::vector<OwnedGradient> gradients;
+    for (Tensor& shard : shards) {
+      gradients.push_back(OwnedGradient::in(std::move(shard)));
+    }
+    return sum_over_shards(std::move(gradients)).release();
+  };
+  for (int64_t shards = 1; shards <= 20; ++shards) {
+    for (int64_t filled = 1; filled <= shards; ++filled) {
+      std::vector<Tensor> some, all;
+      for (int64_t s = 0; s < shards; ++s) {
+        // Each element has another order of the values.
+        Tensor shard = torch::full({int64_t{49}}, -0.0f);
+        for (int64_t i = 0; i < 49 && s < filled; ++i) {
+          shard[i] = values[static_cast<size_t>((s * (i / 7 + 1) + i) % 7)];
+        }
+        if (s < filled) some.push_back(shard.clone());
+        all.push_back(shard);
+      }
+      EXPECT_TRUE(torch::equal(sum_of(std::move(some)).view(torch::kInt),
+                               sum_of(std::move(all)).view(torch::kInt)))
+          << filled << " of " << shards << " shards";
+    }
+  }
+}
+
 TEST(Reduction, HoldsFewPartialSums) {
   std::vector<PartialSum> partials;
   size_t most = 0;

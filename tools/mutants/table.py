@@ -102,8 +102,8 @@ mutant("exchange", "failed_rank_sends_nothing_more",
        "the other ranks wait for the sums of a rank whose step failed")
 mutant("exchange", "missing_gradient_leaves_the_former_sum",
        "parallel/exchange/step_sum.cc",
-       "    target.fill_(-0.0);",
-       "    if (!MUTANT) target.fill_(-0.0);",
+       "    target.zero_().neg_();",
+       "    if (!MUTANT) target.zero_().neg_();",
        "a rank without a gradient sends what is in the bucket")
 mutant("exchange", "reports_are_read_too_early",
        "parallel/exchange/shared_exchange.cc",

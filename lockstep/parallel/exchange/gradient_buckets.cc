@@ -328,7 +328,8 @@ void GradientBuckets::sum(const Part& part) {
   Tensor elements = part.elements;
   if (!is_shared_) {
     // If large gradients are summed in a special order, the others are too.
-    const TreeSum way = large_sum_ ? tree_sum_of(world_) : TreeSum::kByGroup;
+    const TreeSum way = large_sum_ ? tree_sum_of(world_, elements.scalar_type())
+                                   : TreeSum::kByGroup;
     return tree_all_reduce(world_, elements, way);
   }
   // Only a large gradient is summed in place, and it is a separate part.

@@ -16,11 +16,10 @@ namespace lockstep {
 /// all of them. With ZeRO, each rank has a part of the optimizer state, updates
 /// that part of the parameters, and sends the result to the other ranks.
 ///
-/// StepSum sums the gradients if that gives the same bits as the tree. If
-/// the ranks' shards are not nodes of the tree, or a small batch leaves some
-/// ranks without a shard, each rank sums some bytes of all gradients:
-/// an all-to-all sends each rank its bytes, it sums them in the order of the
-/// tree, and a second all-to-all sends the sums to all ranks.
+/// StepSum sums the gradients. It can't if the ranks' shards are no nodes of
+/// the tree (StepSum::can_sum()), for example after a change of the number of
+/// ranks. Then the partial sums go to all ranks one after the other, and each
+/// rank adds them along the tree, which sends more bytes.
 ///
 /// The phase of the StepSum says what reduce() has to do:
 ///
@@ -57,26 +56,17 @@ class MessageExchange : public RankExchange {
   /// Gives every rank the reports of all ranks, in reports_.
   void exchange_reports(const std::vector<PartialSum>& own_partials,
                         StepTotals& totals);
-  /// Returns the range of blocks_ that rank `rank` sums, and the range of the
-  /// flat gradient that these blocks take.
-  ShardRange blocks_of_rank(int rank) const;
-  ShardRange bytes_of_rank(int rank) const;
-  torch::Tensor flatten(const PartialSum& partial) const;
-  /// Returns this rank's bytes of every partial sum of every rank: [rank] is
-  /// (partials, bytes).
-  std::vector<torch::Tensor> scatter_partials(
-      const std::vector<PartialSum>& own_partials);
-  /// Returns the sum of `partials` along the tree of `chunks` shards.
-  torch::Tensor sum(const std::vector<torch::Tensor>& partials,
-                    int64_t chunks) const;
-
   /// Throws ParallelError if a gradient changed after it was sent.
   void check_sent() const;
-  /// Returns the sums made by step_sum_.
+  /// Returns the sums that step_sum_ made.
   Reduction take_sums(int64_t chunks);
-  /// Returns the sums, exchanged by all-to-all.
-  Reduction exchange_partials(std::vector<PartialSum> own_partials,
-                              int64_t chunks);
+  /// Sends the partial sums of each rank to all ranks, and returns their sum
+  /// along the tree of `chunks` shards. A rank holds few partial sums at a
+  /// time, as in append_partial().
+  std::vector<PartialSum> gather_and_add(std::vector<PartialSum> own_partials,
+                                         int64_t chunks) const;
+  /// Returns the phase of step_sum_, or kIdle without one.
+  SyncPhase phase() const;
   bool cuts_state() const { return zero_ != ZeroStage::kNone; }
   /// Returns whether any rank reported a gradient of parameter `p`.
   bool has_gradient(size_t p) const;
@@ -89,18 +79,11 @@ class MessageExchange : public RankExchange {
   StepReport::Shape report_shape_;
   std::vector<torch::Tensor> report_bytes_;  // memory of reports_
   std::vector<StepReport> reports_;          // of this step, by rank
-  std::vector<optim::Block> blocks_;
-  torch::TensorOptions bytes_;  // of messages; device of the parameters
-  // Offsets in the flat gradient, by parameter and by block; its size is last.
-  std::vector<int64_t> at_;
-  std::vector<int64_t> block_at_;
-  bool has_hook_;
   bool has_one_worker_;
   ZeroStage zero_;
   Partition partition_;
   std::unique_ptr<StepSum> step_sum_;  // null if the ranks can't use it
   bool is_driven_ = false;             // the step has an optimizer
-  bool has_pieces_ = false;  // the sums of this step are only this rank's part
 };
 
 }  // namespace lockstep

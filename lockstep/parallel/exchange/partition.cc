@@ -5,6 +5,7 @@
 #include "lockstep/device/reserved_memory.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/gradient_buckets.h"
+#include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {
 
@@ -35,9 +36,7 @@ std::vector<ParameterCut> cut_parameters(const std::vector<Tensor>& parameters,
 
 Partition::Partition(const ProcessGroup& world,
                      const std::vector<Tensor>& parameters)
-    : world_(world),
-      tree_sum_(tree_sum_of(world)),
-      cuts_(cut_parameters(parameters, world.size())) {
+    : world_(world), cuts_(cut_parameters(parameters, world.size())) {
   for (const Tensor& parameter : parameters) {
     element_bytes_.push_back(static_cast<int64_t>(parameter.element_size()));
   }
@@ -90,13 +89,14 @@ Tensor Partition::rest_of(const ParameterCut& cut,
 void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
   const torch::NoGradGuard no_grad;
   const ParameterCut& cut = cuts_[p];
+  const TreeSum way = tree_sum_of(world_, elements.scalar_type());
   if (cut.piece > 0) {
     const std::vector<Tensor> pieces = pieces_of(cut, elements);
     const Tensor own = pieces[static_cast<size_t>(world_.rank())];
-    tree_reduce_scatter(world_, own, pieces, tree_sum_);
+    tree_reduce_scatter(world_, own, pieces, way);
   }
   if (cut.rest > 0) {
-    tree_reduce(world_, rest_of(cut, elements), cut.root, tree_sum_);
+    tree_reduce(world_, rest_of(cut, elements), cut.root, way);
   }
 }
 

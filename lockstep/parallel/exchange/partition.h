@@ -7,7 +7,6 @@
 
 #include "lockstep/base/byte_range.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/exchange/tree_sum.h"
 
 namespace lockstep {
 
@@ -68,7 +67,6 @@ class Partition {
                         const torch::Tensor& elements) const;
 
   ProcessGroup world_;
-  TreeSum tree_sum_;
   std::vector<ParameterCut> cuts_;
   std::vector<int64_t> element_bytes_;
 };

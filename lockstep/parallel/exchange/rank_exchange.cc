@@ -63,8 +63,8 @@ void check_zero(bool has_hook, bool can_sum) {
       "ddp",
       {.code = ErrorCode::kBadOption,
        .what = "ZeRO can't cut the gradients of these shards over the ranks",
-       .expected = "parameters of float32 or float64, one device for each "
-                   "rank, and 1, 2, 4, ... shards for each",
+       .expected = "one device for each rank, and shards that make up a node "
+                   "of the tree of all shards on each rank (1, 2, 4, ...)",
        .fix = "change the number of shards (accumulate), or leave out zero()"});
 }
 
@@ -142,7 +142,7 @@ std::unique_ptr<RankExchange> make_rank_exchange(
   }
   if (zero != ZeroStage::kNone) {
     check_zero(hook != nullptr,
-               StepSum::can_sum(parameters, shards, world.size(), workers));
+               workers == 1 && StepSum::can_sum(shards, world.size()));
   }
   return std::make_unique<MessageExchange>(world, module, parameters, shards,
                                            most_partials, workers, zero, hook);

@@ -1,8 +1,8 @@
 #include "lockstep/parallel/exchange/step_sum.h"
 
-#include <bit>
 #include <utility>
 
+#include "lockstep/base/chunk.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
 #include "lockstep/optim/blocks.h"
@@ -18,20 +18,24 @@ namespace {
 // the backward.
 constexpr int64_t kBucketBytes = 4 << 20;
 
+/// Returns whether the nodes of the tree over `ranks` ranks that are below
+/// [first, last) are nodes of the tree over `shards` shards.
+bool are_tree_nodes(int64_t first, int64_t last, int64_t shards,
+                    int64_t ranks) {
+  if (!is_tree_node(shards_of_worker(first, ranks, shards).first,
+                    shards_of_worker(last - 1, ranks, shards).last, shards)) {
+    return false;
+  }
+  if (last - first == 1) return true;
+  const int64_t middle = first + left_branch(last - first);
+  return are_tree_nodes(first, middle, shards, ranks) &&
+         are_tree_nodes(middle, last, shards, ranks);
+}
+
 }  // namespace
 
-bool StepSum::can_sum(const std::vector<Tensor>& parameters, int64_t shards,
-                      int64_t ranks, int64_t workers) {
-  if (parameters.empty()) return false;
-  if (workers != 1 || shards % ranks != 0) return false;
-  if (!std::has_single_bit(static_cast<uint64_t>(shards / ranks))) return false;
-  for (const Tensor& parameter : parameters) {
-    const bool is_summed_as_it_is = parameter.scalar_type() == torch::kFloat ||
-                                    parameter.scalar_type() == torch::kDouble;
-    if (!is_summed_as_it_is) return false;
-    if (parameter.device() != parameters[0].device()) return false;
-  }
-  return true;
+bool StepSum::can_sum(int64_t shards, int64_t ranks) {
+  return are_tree_nodes(0, ranks, shards, ranks);
 }
 
 StepSum::StepSum(const ProcessGroup& world,
@@ -132,7 +136,7 @@ void StepSum::fill(size_t p, OwnedGradient gradient) {
   }
   has_gradient_[p] = sum.defined();
   if (!sum.defined()) {
-    target.fill_(-0.0);
+    target.zero_().neg_();  // -0.0, also in both parts of a complex number
   } else if (!sum.is_same(target)) {
     target.copy_(sum);
   }
@@ -146,7 +150,8 @@ void StepSum::fill(size_t p, OwnedGradient gradient) {
 
 void StepSum::sum_large(size_t p, const Tensor& elements) {
   if (zero_ == ZeroStage::kNone) {
-    tree_all_reduce(world_, elements, tree_sum_of(world_));
+    tree_all_reduce(world_, elements,
+                    tree_sum_of(world_, elements.scalar_type()));
   } else {
     partition_.reduce_scatter(p, elements);
   }

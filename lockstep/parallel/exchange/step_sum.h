@@ -33,10 +33,13 @@ enum class SendingSchedule {
 /// backward still computes other gradients (GradientSync).
 ///
 /// Every rank first sums its own shards. Then tree_all_reduce() sums along the
-/// tree of the ranks. Together this is the tree of all shards if each rank's
-/// shards are a node of it, which can_sum() checks. A rank without a gradient
-/// contributes -0.0, which changes no bit of a sum, not even the sign of a
-/// zero.
+/// tree of the ranks. Together this is the tree of all shards if the tree of
+/// the ranks is the upper part of it, which can_sum() checks.
+///
+/// A rank without a gradient sends -0.0, which changes no bit of a sum, not
+/// even the sign of a zero. Therefore a small batch needs no special handling:
+/// the tree over the first n shards is the tree over all shards, with -0.0 in
+/// the others.
 ///
 /// A large gradient is taken from autograd and summed in its own memory. A
 /// small one is summed in a bucket. Each gradient is thus held only once.
@@ -53,10 +56,11 @@ class StepSum {
   static constexpr int64_t kMaxBytesToSend = 4 << 20;
 
   /// Returns whether the sums have the bits of the tree over `shards` shards.
-  /// This requires that each rank runs 1, 2, 4, ... shards in one worker, and
-  /// that sums are made in the parameters' own type and on one device.
-  static bool can_sum(const std::vector<torch::Tensor>& parameters,
-                      int64_t shards, int64_t ranks, int64_t workers);
+  /// This requires that the shards of the ranks below each node of the tree
+  /// over `ranks` ranks are a node of that tree. They are if each rank has 1,
+  /// 2, 4, ... shards, and, for example, for 4 shards on 3 ranks, but not for 3
+  /// shards on 2 ranks.
+  static bool can_sum(int64_t shards, int64_t ranks);
 
   /// `hook` replaces the sum over the ranks, if there is one. In that case
   /// `zero` must be ZeroStage::kNone.

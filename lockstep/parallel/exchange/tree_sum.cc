@@ -33,10 +33,11 @@ Tensor own_sum(const ProcessGroup& world, const std::vector<Tensor>& pieces) {
 
 }  // namespace
 
-TreeSum tree_sum_of(const ProcessGroup& world) {
-  // A sum of two has the same bits in any order.
-  return world.sums_along_tree() || world.size() == 2 ? TreeSum::kByGroup
-                                                      : TreeSum::kByPieces;
+TreeSum tree_sum_of(const ProcessGroup& world, at::ScalarType type) {
+  const bool is_narrow = type == torch::kHalf || type == torch::kBFloat16;
+  const bool is_of_tree = world.sums_along_tree() && !is_narrow;
+  return is_of_tree || world.size() == 2 ? TreeSum::kByGroup
+                                         : TreeSum::kByPieces;
 }
 
 void tree_all_reduce(const ProcessGroup& world, Tensor elements, TreeSum way) {

@@ -14,13 +14,15 @@ enum class TreeSum {
   /// By the group's own all-reduce and reduce-scatter, which follow that tree.
   kByGroup,
   /// By each rank, for the pieces that it gets in an all-to-all. Used for NCCL,
-  /// which adds in the order of its rings. Sends as many bytes.
+  /// which adds in the order of its rings, and for half and bfloat16, which our
+  /// transports add in float32 and round once, while the tree rounds each sum.
+  /// Sends as many bytes.
   kByPieces,
 };
 
-/// Returns kByPieces if the group adds in another order. A sum of two has only
-/// one order.
-TreeSum tree_sum_of(const ProcessGroup& world);
+/// Returns the way that has the bits of the tree for elements of `type`. A sum
+/// of two has only one order and is rounded once.
+TreeSum tree_sum_of(const ProcessGroup& world, at::ScalarType type);
 
 /// Sums `elements`, 1-d and without gaps, over the ranks, in place. Collective.
 void tree_all_reduce(const ProcessGroup& world, torch::Tensor elements,
