@@ -336,8 +336,14 @@ TEST_F(Streams, AGradientThatRanksCutIsFreedAfterItsLastUse) {
     const int own = world.rank();
     const std::vector<Tensor> parameters{torch::zeros({kSize}, place(own))};
     const Partition partition(world, parameters);
-    StepSum sum(world, parameters, {"weight"}, partition, ZeroStage::kGradients,
-                {});
+    const Tensor kept = partition.zeros(0, parameters[0]);
+    const auto sum_large = [&](size_t p, const Tensor& elements) {
+      partition.reduce_scatter(p, elements);
+      partition.copy_own(p, elements, kept);
+      return kept;
+    };
+    StepSum sum(world, parameters, {"weight"},
+                {.large_sum = sum_large, .holds_few = true});
     const std::vector<PartialSum> earlier;
     for (int step = 0; step < 40; ++step) {
       std::vector<OwnedGradient> gradients;

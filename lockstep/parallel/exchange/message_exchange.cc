@@ -1,6 +1,7 @@
 #include "lockstep/parallel/exchange/message_exchange.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -10,7 +11,6 @@
 #include "lockstep/base/trace.h"
 #include "lockstep/device/accelerator.h"
 #include "lockstep/device/links/device_copy.h"
-#include "lockstep/device/reserved_memory.h"
 #include "lockstep/parallel/exchange/packed_tensors.h"
 
 namespace lockstep {
@@ -35,7 +35,7 @@ MessageExchange::MessageExchange(const ProcessGroup& world,
                                  const ModuleHandle& module,
                                  std::vector<Tensor> parameters, int64_t shards,
                                  int64_t most_partials, int64_t workers,
-                                 ZeroStage zero, const CommHook& hook)
+                                 StepSum::Options options)
     : RankExchange(names_of(parameters, module)),
       world_(world),
       buffers_(module.buffers),
@@ -45,14 +45,12 @@ MessageExchange::MessageExchange(const ProcessGroup& world,
       report_shape_{.shards = static_cast<size_t>(shards),
                     .partials = static_cast<size_t>(most_partials),
                     .parameters = parameters_.size()},
-      has_one_worker_(workers == 1),
-      zero_(zero),
-      partition_(world_, parameters_) {
+      has_one_worker_(workers == 1) {
   // A hook may do anything with the gradients, so any sum is allowed.
-  const bool can_sum = hook || StepSum::can_sum(shards_, world_.size());
+  const bool can_sum = options.hook || StepSum::can_sum(shards_, world_.size());
   if (can_sum && !parameters_.empty()) {
     step_sum_ = std::make_unique<StepSum>(world_, parameters_, names_,
-                                          partition_, zero_, hook);
+                                          std::move(options));
   }
   broadcast(world_, module.parameters, 0);
   broadcast(world_, buffers_, 0);
@@ -103,24 +101,25 @@ void MessageExchange::check_sent() const {
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
     const int64_t repeated = reports_[rank].header().repeated;
     if (repeated == 0) continue;
-    const bool never_holds_all = zero_ == ZeroStage::kGradients;
     throw ParallelError(
-        "ddp",
-        {.code = ErrorCode::kRepeatedGradient,
-         .what = fmt::format("the gradient of parameter '{}' changed on rank "
-                             "{} in the backward after it was sent to the "
-                             "other ranks",
-                             names_[static_cast<size_t>(repeated - 1)], rank),
-         .expected = never_holds_all
-                         ? "one gradient for each parameter in a backward"
-                         : "one gradient for each parameter in a backward, as "
-                           "in the first step",
-         .fix = never_holds_all
-                    ? "use ZeroStage::kOptimizerState, or leave out the "
-                      "backward within the backward (checkpointing)"
-                    : "let the first step have the backward within the "
-                      "backward (checkpointing), too"});
+        "ddp", sent_too_early(names_[static_cast<size_t>(repeated - 1)],
+                              static_cast<int>(rank)));
   }
+}
+
+Problem MessageExchange::sent_too_early(const std::string& name,
+                                        int rank) const {
+  return {.code = ErrorCode::kRepeatedGradient,
+          .what = fmt::format("the gradient of parameter '{}' changed on rank "
+                              "{} in the backward after it was sent to the "
+                              "other ranks",
+                              name, rank),
+          .expected =
+              "one gradient for each parameter in a backward, as in "
+              "the first step",
+          .fix =
+              "let the first step have the backward within the backward "
+              "(checkpointing), too"};
 }
 
 SyncPhase MessageExchange::phase() const {
@@ -207,60 +206,23 @@ Reduction MessageExchange::take_sums(int64_t chunks) {
 }
 
 std::vector<size_t> MessageExchange::own_blocks(
-    const std::vector<optim::Block>& blocks,
-    const std::vector<size_t>& positions) const {
-  std::vector<size_t> own;
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    const size_t p = positions[static_cast<size_t>(blocks[b].tensor)];
-    if (!cuts_state() || partition_.owns(p, blocks[b].offset)) own.push_back(b);
-  }
-  return own;
-}
-
-// Combines the bits of each number by OR. Ranks that don't know a number pass
-// 0, and all others pass the same value.
-void MessageExchange::share(std::vector<double>& values) {
-  if (!cuts_state()) return;
-  Tensor bits = torch::from_blob(
-      values.data(), {static_cast<int64_t>(values.size())}, torch::kInt64);
-  world_.all_reduce(bits, ReduceOp::BOR);
+    const std::vector<optim::Block>& blocks, const std::vector<size_t>&) const {
+  std::vector<size_t> all(blocks.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
 }
 
 std::vector<Tensor> MessageExchange::whole_sums(std::vector<Tensor> sums) {
-  for (size_t p = 0; p < sums.size(); ++p) {
-    if (!sums[p].defined()) continue;
-    // The sums of the next step are written to the same memory.
-    sums[p] = sums[p].clone();
-    if (cuts_state() && partition_.is_cut(p)) {
-      partition_.all_gather(p, optim::memory_view(sums[p]));
-    }
+  // The sums of the next step are written to the same memory.
+  for (Tensor& sum : sums) {
+    if (sum.defined()) sum = sum.clone();
   }
   return sums;
 }
 
-void MessageExchange::end_step() {
-  if (cuts_state() && is_driven_) {
-    for (size_t p = 0; p < parameters_.size(); ++p) {
-      if (!partition_.is_cut(p)) continue;
-      partition_.all_gather(p, optim::memory_view(parameters_[p]));
-    }
-  }
-  broadcast(world_, buffers_, 0);
-}
-
-Tensor MessageExchange::whole_state(const Tensor& state) {
-  const auto p = reserved_number(state);
-  if (!p) return state;
-  Tensor whole = state.detach().clone(torch::MemoryFormat::Preserve);
-  partition_.all_gather(static_cast<size_t>(*p), optim::memory_view(whole));
-  return whole;
-}
+void MessageExchange::end_step() { broadcast(world_, buffers_, 0); }
 
 Tensor MessageExchange::make_state(const Tensor& parameter) {
-  for (size_t p = 0; cuts_state() && p < parameters_.size(); ++p) {
-    if (!parameters_[p].is_same(parameter) || !partition_.is_cut(p)) continue;
-    return partition_.zeros(p, parameter);
-  }
   return torch::zeros_like(parameter.detach());
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/optim/blocks.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/exchange/step_sum.h"
@@ -13,8 +14,7 @@ namespace lockstep {
 
 /// Exchange between ranks that share no memory, or whose gradients are summed
 /// by a hook. Each rank has its own parameters and optimizer state and updates
-/// all of them. With ZeRO, each rank has a part of the optimizer state, updates
-/// that part of the parameters, and sends the result to the other ranks.
+/// all of them.
 ///
 /// StepSum sums the gradients. It can't if the ranks' shards are no nodes of
 /// the tree (StepSum::can_sum()), for example after a change of the number of
@@ -29,28 +29,33 @@ namespace lockstep {
 ///   otherwise   the backward was not followed: send them now
 class MessageExchange : public RankExchange {
  public:
+  /// `options` are those of the StepSum.
   MessageExchange(const ProcessGroup& world, const ModuleHandle& module,
                   std::vector<torch::Tensor> parameters, int64_t shards,
-                  int64_t most_partials, int64_t workers, ZeroStage zero,
-                  const CommHook& hook);
+                  int64_t most_partials, int64_t workers,
+                  StepSum::Options options);
 
-  bool begin_step(bool is_driven) override {
-    is_driven_ = is_driven;
-    return false;
-  }
   StepSum* step_sum(int64_t chunks) override;
   Reduction reduce(std::vector<PartialSum> own_partials, int64_t chunks,
                    StepTotals& totals) override;
-  bool divides_update() const override { return cuts_state(); }
+  bool divides_update() const override { return false; }
   std::vector<size_t> own_blocks(
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions) const override;
-  void share(std::vector<double>& values) override;
+  void share(std::vector<double>& /*values*/) override {}
   std::vector<torch::Tensor> whole_sums(
       std::vector<torch::Tensor> sums) override;
   void end_step() override;
   torch::Tensor make_state(const torch::Tensor& parameter) override;
-  torch::Tensor whole_state(const torch::Tensor& state) override;
+
+ protected:
+  const ProcessGroup& world() const { return world_; }
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  /// Returns the problem of a gradient of parameter `name` that changed on
+  /// `rank` after it was sent.
+  virtual Problem sent_too_early(const std::string& name, int rank) const;
+  /// Ends the thread that sums. No step may follow.
+  void stop_sums() { step_sum_.reset(); }
 
  private:
   /// Gives every rank the reports of all ranks, in reports_.
@@ -67,7 +72,6 @@ class MessageExchange : public RankExchange {
                                          int64_t chunks) const;
   /// Returns the phase of step_sum_, or kIdle without one.
   SyncPhase phase() const;
-  bool cuts_state() const { return zero_ != ZeroStage::kNone; }
   /// Returns whether any rank reported a gradient of parameter `p`.
   bool has_gradient(size_t p) const;
 
@@ -80,10 +84,7 @@ class MessageExchange : public RankExchange {
   std::vector<torch::Tensor> report_bytes_;  // memory of reports_
   std::vector<StepReport> reports_;          // of this step, by rank
   bool has_one_worker_;
-  ZeroStage zero_;
-  Partition partition_;
   std::unique_ptr<StepSum> step_sum_;  // null if the ranks can't use it
-  bool is_driven_ = false;             // the step has an optimizer
 };
 
 }  // namespace lockstep

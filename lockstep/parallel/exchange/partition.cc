@@ -100,6 +100,16 @@ void Partition::reduce_scatter(size_t p, const Tensor& elements) const {
   }
 }
 
+void Partition::copy_own(size_t p, const Tensor& elements,
+                         const Tensor& to) const {
+  for (const ByteRange& own : own_bytes(p)) {
+    const int64_t begin = own.begin / element_bytes_[p];
+    const int64_t count = (own.end - own.begin) / element_bytes_[p];
+    optim::memory_view(to, begin, count)
+        .copy_(elements.narrow(0, begin, count));
+  }
+}
+
 void Partition::all_gather(size_t p, const Tensor& elements) const {
   const torch::NoGradGuard no_grad;
   const ParameterCut& cut = cuts_[p];

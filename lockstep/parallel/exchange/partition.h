@@ -56,6 +56,10 @@ class Partition {
   /// parameter's memory. Afterwards this rank's own elements hold the sum, and
   /// the other elements are unspecified. `p` must be cut. Collective.
   void reduce_scatter(size_t p, const torch::Tensor& elements) const;
+  /// Copies this rank's own elements of parameter `p` from `elements` to `to`,
+  /// which is laid out like the parameter.
+  void copy_own(size_t p, const torch::Tensor& elements,
+                const torch::Tensor& to) const;
   /// Gives every rank all `elements`, of which each rank has its own part.
   /// Collective.
   void all_gather(size_t p, const torch::Tensor& elements) const;

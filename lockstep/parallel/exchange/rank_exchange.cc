@@ -9,8 +9,8 @@
 #include "lockstep/base/round_up.h"
 #include "lockstep/parallel/exchange/message_exchange.h"
 #include "lockstep/parallel/exchange/shared_exchange.h"
-#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/exchange/verify_ranks.h"
+#include "lockstep/parallel/exchange/zero_exchange.h"
 
 namespace lockstep {
 
@@ -48,24 +48,6 @@ int64_t most_partials_of(int64_t shards, int64_t ranks, int64_t workers) {
   const int64_t shards_of_one = (shards + all - 1) / all;
   const int64_t nodes = 2 * std::bit_width(static_cast<uint64_t>(shards));
   return workers * std::min(shards_of_one, nodes);
-}
-
-void check_zero(bool has_hook, bool can_sum) {
-  if (has_hook) {
-    throw InvalidArgument(
-        "ddp", {.code = ErrorCode::kBadOption,
-                .what = "a comm hook gives every rank whole gradients, which "
-                        "ZeRO cuts over the ranks",
-                .fix = "leave out the hook, or zero()"});
-  }
-  if (can_sum) return;
-  throw InvalidArgument(
-      "ddp",
-      {.code = ErrorCode::kBadOption,
-       .what = "ZeRO can't cut the gradients of these shards over the ranks",
-       .expected = "one device for each rank, and shards that make up a node "
-                   "of the tree of all shards on each rank (1, 2, 4, ...)",
-       .fix = "change the number of shards (accumulate), or leave out zero()"});
 }
 
 }  // namespace
@@ -141,11 +123,13 @@ std::unique_ptr<RankExchange> make_rank_exchange(
                                             devices, most_partials);
   }
   if (zero != ZeroStage::kNone) {
-    check_zero(hook != nullptr,
-               workers == 1 && StepSum::can_sum(shards, world.size()));
+    ZeroExchange::check(world, shards, workers, hook);
+    return std::make_unique<ZeroExchange>(world, module, parameters, shards,
+                                          most_partials, zero);
   }
   return std::make_unique<MessageExchange>(world, module, parameters, shards,
-                                           most_partials, workers, zero, hook);
+                                           most_partials, workers,
+                                           StepSum::Options{.hook = hook});
 }
 
 }  // namespace lockstep

@@ -40,28 +40,20 @@ bool StepSum::can_sum(int64_t shards, int64_t ranks) {
 
 StepSum::StepSum(const ProcessGroup& world,
                  const std::vector<Tensor>& parameters,
-                 std::vector<std::string> names, const Partition& partition,
-                 ZeroStage zero, const CommHook& hook)
+                 std::vector<std::string> names, Options options)
     : world_(world),
       parameters_(parameters),
-      partition_(partition),
-      zero_(zero),
+      options_(std::move(options)),
       has_gradient_(parameters.size()),
       sums_(parameters.size()),
-      kept_(parameters.size()),
       sync_(
           world, parameters, std::move(names), kBucketBytes,
-          hook ? GradientBuckets::LargeSum()
-               : [this](size_t p, const Tensor& elements) {
-                   sum_large(p, elements);
-                 }) {
-  if (hook) sync_.buckets().set_hook(hook);
-  if (zero_ != ZeroStage::kGradients) return;
-  schedule_ = SendingSchedule::kAsTheyArrive;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (!partition_.is_cut(p)) continue;
-    kept_[p] = partition_.zeros(p, parameters_[p]);
-  }
+          options_.hook ? GradientBuckets::LargeSum()
+                        : [this](size_t p, const Tensor& elements) {
+                            sum_large(p, elements);
+                          }) {
+  if (options_.hook) sync_.buckets().set_hook(options_.hook);
+  if (options_.holds_few) schedule_ = SendingSchedule::kAsTheyArrive;
 }
 
 StepSum::~StepSum() { abandon(); }
@@ -106,8 +98,7 @@ void StepSum::take_pending() {
 void StepSum::fill(size_t p, OwnedGradient gradient) {
   const torch::NoGradGuard no_grad;
   const bool is_apart = sync_.buckets().is_apart(p);
-  if (is_apart && zero_ == ZeroStage::kGradients &&
-      bytes_to_send_ > kMaxBytesToSend) {
+  if (is_apart && options_.holds_few && bytes_to_send_ > kMaxBytesToSend) {
     sync_.buckets().settle();
   }
   // With a hook, the partial sums of a rank may be on several devices.
@@ -149,21 +140,12 @@ void StepSum::fill(size_t p, OwnedGradient gradient) {
 }
 
 void StepSum::sum_large(size_t p, const Tensor& elements) {
-  if (zero_ == ZeroStage::kNone) {
+  if (options_.large_sum) {
+    Tensor sum = options_.large_sum(p, elements);
+    if (sum.defined()) sums_[p] = OwnedGradient::in(std::move(sum));
+  } else {
     tree_all_reduce(world_, elements,
                     tree_sum_of(world_, elements.scalar_type()));
-  } else {
-    partition_.reduce_scatter(p, elements);
-  }
-  if (kept_[p].defined()) {
-    const auto size = static_cast<int64_t>(elements.element_size());
-    for (const ByteRange& own : partition_.own_bytes(p)) {
-      const int64_t begin = own.begin / size;
-      const int64_t count = (own.end - own.begin) / size;
-      optim::memory_view(kept_[p], begin, count)
-          .copy_(elements.narrow(0, begin, count));
-    }
-    sums_[p] = {};
   }
   bytes_to_send_ -= static_cast<int64_t>(elements.nbytes());
 }
@@ -221,8 +203,6 @@ std::vector<OwnedGradient> StepSum::take_sums() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (!sync_.buckets().is_apart(p)) {
       sums.push_back(OwnedGradient::in(sync_.buckets().view(p)));
-    } else if (kept_[p].defined()) {
-      sums.push_back(OwnedGradient::in(kept_[p]));
     } else {
       sums.push_back(std::exchange(sums_[p], {}));
     }

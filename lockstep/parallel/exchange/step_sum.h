@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +11,6 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/exchange/gradient_sync.h"
-#include "lockstep/parallel/exchange/partition.h"
-#include "lockstep/parallel/exchange/zero_stage.h"
 #include "lockstep/parallel/reduction/reduction.h"
 
 namespace lockstep {
@@ -43,17 +42,26 @@ enum class SendingSchedule {
 ///
 /// A large gradient is taken from autograd and summed in its own memory. A
 /// small one is summed in a bucket. Each gradient is thus held only once.
-///
-/// If the optimizer's state is partitioned over the ranks (ZeroStage), only the
-/// owners of a large gradient's elements get their sum. At
-/// ZeroStage::kGradients the rest is freed at once, and the backward waits
-/// while much is still to be sent. A rank must never hold all gradients then,
-/// so they are sent as they arrive from the first step on.
 class StepSum {
  public:
-  /// Limit of the bytes of large gradients still to be sent. At
-  /// ZeroStage::kGradients, a backward waits before it adds more.
+  /// Limit of the bytes of large gradients still to be sent, with
+  /// Options::holds_few.
   static constexpr int64_t kMaxBytesToSend = 4 << 20;
+
+  /// Sums the gradient of the large parameter `p` over the ranks. `elements`
+  /// are its elements, 1-d, in the order of its memory. Returns a tensor laid
+  /// out like the parameter that has the sum, or an undefined one if the sum is
+  /// in `elements`. Called in the thread that sums.
+  using LargeSum =
+      std::function<torch::Tensor(size_t p, const torch::Tensor& elements)>;
+  struct Options {
+    CommHook hook = {};       ///< replaces all sums, if there is one
+    LargeSum large_sum = {};  ///< replaces tree_all_reduce(), if there is one
+    /// A rank must not hold all gradients at once. They are sent as they arrive
+    /// from the first step on, and the backward waits while large ones of more
+    /// than kMaxBytesToSend are still to be sent.
+    bool holds_few = false;
+  };
 
   /// Returns whether the sums have the bits of the tree over `shards` shards.
   /// This requires that the shards of the ranks below each node of the tree
@@ -62,12 +70,10 @@ class StepSum {
   /// shards on 2 ranks.
   static bool can_sum(int64_t shards, int64_t ranks);
 
-  /// `hook` replaces the sum over the ranks, if there is one. In that case
-  /// `zero` must be ZeroStage::kNone.
+  /// `names` are those of `parameters`. Collective.
   StepSum(const ProcessGroup& world,
           const std::vector<torch::Tensor>& parameters,
-          std::vector<std::string> names, const Partition& partition,
-          ZeroStage zero, const CommHook& hook);
+          std::vector<std::string> names, Options options);
   ~StepSum();
   StepSum(const StepSum&) = delete;
   StepSum& operator=(const StepSum&) = delete;
@@ -107,8 +113,7 @@ class StepSum {
   /// `p`.
   bool has_gradient(size_t p) const { return has_gradient_[p]; }
   /// Returns the sums, one for each parameter. They may be in memory that the
-  /// next step uses. Of a parameter that is partitioned, only this rank's own
-  /// elements are valid.
+  /// next step uses.
   std::vector<OwnedGradient> take_sums();
 
  private:
@@ -126,8 +131,7 @@ class StepSum {
 
   ProcessGroup world_;
   std::vector<torch::Tensor> parameters_;
-  const Partition& partition_;
-  ZeroStage zero_;
+  Options options_;
   SendingSchedule schedule_ = SendingSchedule::kNotKnown;
   const std::vector<PartialSum>* earlier_ = nullptr;  // of this step
   std::vector<bool> has_gradient_;  // by parameter, in this step
@@ -139,8 +143,6 @@ class StepSum {
   // Large parameters only: the gradient, then its sum, until take_sums().
   // By parameter.
   std::vector<OwnedGradient> sums_;
-  // This rank's part of the sums, at ZeroStage::kGradients. By parameter.
-  std::vector<torch::Tensor> kept_;
   std::atomic<int64_t> bytes_to_send_{0};  // only of large gradients
   GradientSync sync_;  // last, so that its thread ends first
 };

@@ -138,9 +138,7 @@ struct Backward {
 void on_two_ranks(
     const std::function<void(const ProcessGroup& world, StepSum& sum)>& task) {
   const auto for_rank = [&](ProcessGroup world) {
-    const Partition partition(world, three_parameters());
-    StepSum sum(world, three_parameters(), kNames, partition, ZeroStage::kNone,
-                {});
+    StepSum sum(world, three_parameters(), kNames, {});
     task(world, sum);
   };
   EXPECT_EQ(failure_of(2, "tcp", for_rank), "");
