@@ -1,20 +1,45 @@
 #include "lockstep/cli/command_options.h"
 
-#include "lockstep/cli/start/add_option.h"
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/train/option_table.h"
 
 namespace lockstep::cli {
 
-void add_precision_option(CLI::App& app, std::string& precision) {
-  add_choice(app, "--precision", precision, {"fp32", "bf16"},
-             "fp32, or bf16: forward and loss under autocast");
+Option train_option(const std::string& name, const Option::Value& value,
+                    const std::string& help) {
+  training::TrainOptions usual;
+  const auto table = training::option_table(usual);
+  const auto found = std::ranges::find(table, name, &Option::name);
+  if (found == table.end()) {
+    throw InvalidArgument("usage",
+                          {.code = ErrorCode::kUnknownName,
+                           .what = "`lockstep train` has no option " + name});
+  }
+  Option option = *found;
+  option.value = value;
+  option.topic.clear();
+  if (!help.empty()) option.help = help;
+  return option;
 }
 
-void add_checkpoint_option(CLI::App& app, std::string& checkpoint) {
-  add_path(app, "--checkpoint", checkpoint,
-           "a checkpoint, the --out-dir of a run (its newest checkpoint), or a "
-           "Hugging Face folder",
-           "DIR")
-      ->default_str("required");
+Option measured_precision_option(const Option::Value& precision) {
+  Option option =
+      train_option("--precision", precision,
+                   "fp32, or bf16: forward and loss under autocast");
+  option.words = {"fp32", "bf16"};
+  return option;
+}
+
+Option checkpoint_option(std::string& checkpoint) {
+  return {.name = "--checkpoint",
+          .value = &checkpoint,
+          .help =
+              "a checkpoint, the --out-dir of a run (its newest "
+              "checkpoint), or a Hugging Face folder",
+          .type = "DIR",
+          .default_text = "required"};
 }
 
 }  // namespace lockstep::cli

@@ -2,16 +2,21 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
+#include "lockstep/base/option.h"
 
-// Options that several commands have. They are bound to values that must
-// outlive the app.
+// Options that several commands have. They point to values that must outlive
+// the app.
 namespace lockstep::cli {
 
-/// Adds an option for fp32 or bf16, the precision that is measured.
-void add_precision_option(CLI::App& app, std::string& precision);
+/// Returns the option that `lockstep train` has with this name, for another
+/// value and, if it is not empty, with other help.
+Option train_option(const std::string& name, const Option::Value& value,
+                    const std::string& help = "");
 
-/// Adds --checkpoint, which must be given.
-void add_checkpoint_option(CLI::App& app, std::string& checkpoint);
+/// Returns --precision with fp32 and bf16, the precisions that are measured.
+Option measured_precision_option(const Option::Value& precision);
+
+/// Returns --checkpoint, which must be given.
+Option checkpoint_option(std::string& checkpoint);
 
 }  // namespace lockstep::cli

@@ -8,14 +8,13 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/start/add_option.h"
-#include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 
 namespace lockstep::cli {
 namespace {
 
-// one_of() names its words only when it refuses one, so it is given a word that
-// it refuses: "expected one of single, dp, got '?'".
+// The check of an option names the words only when it refuses one, so it is
+// given a word that it refuses: "expected one of single, dp, got '?'".
 std::vector<std::string> choices_of(CLI::Option& option) {
   std::string refusal;
   try {
@@ -24,7 +23,7 @@ std::vector<std::string> choices_of(CLI::Option& option) {
   } catch (const CLI::OptionNotFound&) {  // takes any word
     return {};
   }
-  constexpr std::string_view kBefore = "expected one of ";
+  constexpr std::string_view kBefore = "one of ";
   constexpr std::string_view kAfter = ", got '";
   const size_t begin = refusal.find(kBefore);
   const size_t end = refusal.find(kAfter);
@@ -230,9 +229,11 @@ void add_completion(CLI::App& app) {
   auto* command =
       add_command(app, "completion", "Print a completion script for the shell");
   auto shell = std::make_shared<std::string>();
-  add_choice(*command, "shell", *shell, {"bash", "zsh", "fish"},
-             "bash, zsh or fish")
-      ->required();
+  add_option(*command, {.name = "shell",
+                        .value = shell.get(),
+                        .help = "bash, zsh or fish",
+                        .words = {"bash", "zsh", "fish"},
+                        .is_required = true});
   command->footer(
       "To try it: source <(lockstep completion bash). The first lines of the "
       "script say\nhow to install it.");

@@ -15,6 +15,7 @@
 #include "lockstep/cli/command_options.h"
 #include "lockstep/cli/commands.h"
 #include "lockstep/cli/embed/device_options.h"
+#include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/cli/model_family.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
@@ -31,7 +32,7 @@ struct EvalFlags {
   ModelFamilies families;
   std::string data;  ///< empty: that of the checkpoint
   DeviceFlags devices;
-  std::string precision;  ///< empty: that of the checkpoint
+  training::Precision precision{};
   std::string checkpoint;
   std::optional<int64_t> batch_size;
   int workers = 1;
@@ -63,11 +64,11 @@ void print_text(const EvalResult& result, training::Precision precision) {
 
 // Returns the precision that was asked for, or else that of the run, which
 // evaluated in it.
-training::Precision choose_precision(const EvalFlags& flags,
+training::Precision choose_precision(const CLI::App& app,
+                                     const EvalFlags& flags,
                                      const CheckpointInfo& info) {
-  if (!flags.precision.empty())
-    return training::parse_precision(flags.precision);
-  return training::precision_of(info);
+  return is_given(app, "--precision") ? flags.precision
+                                      : training::precision_of(info);
 }
 
 // Returns the family that made a checkpoint.
@@ -116,7 +117,7 @@ void run(const CLI::App& app, const EvalFlags& flags) {
   choice.devices = to_devices(flags.devices, "all");
   choice.batch_size = flags.batch_size;
   choice.loader_workers = flags.workers;
-  choice.precision = choose_precision(flags, choice.info);
+  choice.precision = choose_precision(app, flags, choice.info);
   const EvalResult result = [&] {
     ProgressLine line("eval");
     choice.on_batch = show_batches(line);
@@ -126,6 +127,26 @@ void run(const CLI::App& app, const EvalFlags& flags) {
                 : print_text(result, choice.precision);
 }
 
+std::vector<Option> evaluation_options(EvalFlags& flags) {
+  const auto batch_text = [](const ModelFamily& family) {
+    return fmt::format("{}", family.eval_batch_size());
+  };
+  Option precision = train_option(
+      "--precision", named(flags.precision, training::parse_precision),
+      "fp32, bf16 or fp16");
+  precision.default_text = "that of the run, in which it evaluated, too";
+  Option batch_size = train_option("--batch-size", &flags.batch_size,
+                                   "samples per batch, over all devices");
+  batch_size.default_text = flags.families.default_text(
+      batch_text(**flags.families.begin()), batch_text);
+  return {precision,
+          batch_size,
+          train_option("--workers", &flags.workers,
+                       "threads that prepare batches; 0: the main thread "
+                       "prepares them"),
+          {.name = "--json", .value = &flags.as_json, .help = "print JSON"}};
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, const std::vector<MakeFamily>& made) {
@@ -133,23 +154,13 @@ void add_eval(CLI::App& app, const std::vector<MakeFamily>& made) {
       add_command(app, "eval", "Evaluate a checkpoint on the test split");
   auto flags = std::make_shared<EvalFlags>(made);
   const ModelFamilies& families = flags->families;
-  add_checkpoint_option(*command, flags->checkpoint);
-  families.add_data_options(*command, flags->data, "that of the checkpoint");
-  add_device_options(*command, flags->devices, "all");
-  for (const auto& family : families) family->add_layout_option(*command);
-  add_choice(*command, "--precision", flags->precision,
-             training::precision_names(), "fp32, bf16 or fp16")
-      ->default_str("that of the run, in which it evaluated, too");
-  const auto batch_text = [](const ModelFamily& family) {
-    return fmt::format("{}", family.eval_batch_size());
-  };
-  add_count(*command, "--batch-size", flags->batch_size, {1},
-            "samples per batch, over all devices")
-      ->default_str(
-          families.default_text(batch_text(**families.begin()), batch_text));
-  add_count(*command, "--workers", flags->workers, {0, 256},
-            "threads that prepare batches; 0: the main thread prepares them");
-  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  add_option(*command, checkpoint_option(flags->checkpoint));
+  add_option(*command,
+             families.data_option(flags->data, "that of the checkpoint"));
+  add_options(*command, families.options(OptionKind::kData));
+  add_options(*command, device_options(flags->devices, "all"));
+  add_options(*command, families.options(OptionKind::kLayout));
+  add_options(*command, evaluation_options(*flags));
   command->callback([flags, command] { run(*command, *flags); });
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/format.h"
-#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/models/model_settings.h"
 #include "lockstep/tasks/images/evaluate_images.h"
@@ -88,42 +87,50 @@ class ImageFamily : public ModelFamily {
            "fashion-mnist, image-folder (JPEG and PNG)";
   }
 
-  void add_model_options(CLI::App& app) override {
-    add_choice(app, "--stem", stem_, {"cifar", "imagenet"},
-               "resnets: cifar (3x3, for 32x32 images) or imagenet (7x7 "
-               "and max-pool)")
-        ->group(kModelAndData);
-  }
-  void add_data_options(CLI::App& app) override {
-    add_path(app, "--data-dir", data_.dir,
-             "images: folder of the files that `lockstep data` downloads; "
-             "image-folder: the folder with train/CLASS/ and val/CLASS/",
-             "DIR")
-        ->group(kModelAndData);
-    add_count(app, "--image-size", data_.image_size, {8, 1024},
-              "image-folder: height and width that images are resized to")
-        ->default_str("224; eval: that of the checkpoint")
-        ->group(kModelAndData);
-  }
-  void add_augmentation_option(CLI::App& app) override {
-    app.add_flag("--no-augment", no_augment_,
-                 "train without random crop and flip [no]")
-        ->group(kModelAndData);
-  }
-  void add_layout_option(CLI::App& app) override {
-    app.add_option("--channels-last", channels_last_,
-                   "channels-last layout of images: on, off, or auto (on for "
-                   "convolutions on the CPU)")
-        ->type_name("WHEN")
-        ->check(one_of({"auto", "on", "off"}))
-        ->group("Devices");
-  }
-  std::vector<std::string> options() const override {
-    return {"--stem", "--data-dir", "--image-size", "--no-augment",
-            "--channels-last"};
-  }
-  std::vector<std::string> details() const override {
-    return {"--stem", "--image-size", "--no-augment", "--channels-last"};
+  std::vector<Option> options(OptionKind kind) override {
+    switch (kind) {
+      case OptionKind::kModel:
+        return {{.name = "--stem",
+                 .value = &stem_,
+                 .help = "resnets: cifar (3x3, for 32x32 images) or imagenet "
+                         "(7x7 and max-pool)",
+                 .group = kModelAndData,
+                 .topic = kMoreAboutModel,
+                 .words = {"cifar", "imagenet"}}};
+      case OptionKind::kData:
+        return {{.name = "--data-dir",
+                 .value = &data_.dir,
+                 .help = "images: folder of the files that `lockstep data` "
+                         "downloads; image-folder: the folder with "
+                         "train/CLASS/ and val/CLASS/",
+                 .type = "DIR",
+                 .default_text = "none",
+                 .group = kModelAndData},
+                {.name = "--image-size",
+                 .value = &data_.image_size,
+                 .help = "image-folder: height and width that images are "
+                         "resized to",
+                 .default_text = "224; eval: that of the checkpoint",
+                 .group = kModelAndData,
+                 .topic = kMoreAboutModel,
+                 .range = between(8, 1024)}};
+      case OptionKind::kAugmentation:
+        return {{.name = "--no-augment",
+                 .value = &no_augment_,
+                 .help = "train without random crop and flip",
+                 .group = kModelAndData,
+                 .topic = kMoreAboutModel}};
+      case OptionKind::kLayout:
+        return {{.name = "--channels-last",
+                 .value = &channels_last_,
+                 .help = "channels-last layout of images: on, off, or auto (on "
+                         "for convolutions on the CPU)",
+                 .type = "WHEN",
+                 .group = "Devices",
+                 .topic = kMoreAboutModel,
+                 .words = {"auto", "on", "off"}}};
+    }
+    return {};
   }
 
   int64_t eval_batch_size() const override {

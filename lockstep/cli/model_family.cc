@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 
 namespace lockstep::cli {
@@ -14,30 +13,43 @@ ModelFamilies::ModelFamilies(const std::vector<MakeFamily>& families) {
   for (const auto& make : families) families_.push_back(make());
 }
 
-void ModelFamilies::add_model_option(CLI::App& app, std::string& model) const {
+Option ModelFamilies::model_option(std::string& model) const {
   std::vector<std::string> parts;
   for (const auto& family : families_) parts.push_back(family->models_help());
-  add_choice(app, "--model", model, models(),
-             fmt::format("{}", fmt::join(parts, "; ")))
-      ->group(kModelAndData);
+  return {.name = "--model",
+          .value = &model,
+          .help = fmt::format("{}", fmt::join(parts, "; ")),
+          .group = kModelAndData,
+          .words = models()};
 }
 
-void ModelFamilies::add_data_options(CLI::App& app, std::string& data,
-                                     const std::string& default_text) const {
+Option ModelFamilies::data_option(std::string& data,
+                                  const std::string& default_text) const {
   std::vector<std::string> names, parts;
   for (const auto& family : families_) {
     for (const auto& name : family->datasets()) names.push_back(name);
     parts.push_back(family->datasets_help());
   }
-  add_choice(app, "--data", data, names,
-             fmt::format("{}", fmt::join(parts, "; ")))
-      ->default_str(default_text)
-      ->group(kModelAndData);
-  for (const auto& family : families_) family->add_data_options(app);
+  return {.name = "--data",
+          .value = &data,
+          .help = fmt::format("{}", fmt::join(parts, "; ")),
+          .default_text = default_text,
+          .group = kModelAndData,
+          .words = names};
 }
 
-void ModelFamilies::add_model_options(CLI::App& app) const {
-  for (const auto& family : families_) family->add_model_options(app);
+std::vector<Option> ModelFamilies::options_by_topic(OptionKind kind) const {
+  std::vector<Option> all;
+  for (const auto& family : families_) {
+    for (const auto& option : family->options(kind)) all.push_back(option);
+  }
+  return all;
+}
+
+std::vector<Option> ModelFamilies::options(OptionKind kind) const {
+  std::vector<Option> all = options_by_topic(kind);
+  for (auto& option : all) option.topic.clear();
+  return all;
 }
 
 std::vector<std::string> ModelFamilies::models() const {
@@ -62,11 +74,14 @@ void ModelFamilies::refuse_others(const CLI::App& app,
                                   const std::string& got) const {
   for (const auto& family : families_) {
     if (family.get() == &chosen) continue;
-    for (const auto& name : family->options()) {
-      const CLI::Option* option = app.get_option_no_throw(name);
-      if (option == nullptr || option->count() == 0) continue;
-      throw BadUsage(fmt::format("[usage] {} is for {}, got {}", name,
-                                 family->name(), got));
+    for (const auto kind : {OptionKind::kModel, OptionKind::kData,
+                            OptionKind::kAugmentation, OptionKind::kLayout}) {
+      for (const Option& own : family->options(kind)) {
+        const CLI::Option* option = app.get_option_no_throw(own.name);
+        if (option == nullptr || option->count() == 0) continue;
+        throw BadUsage(fmt::format("[usage] {} is for {}, got {}", own.name,
+                                   family->name(), got));
+      }
     }
     const auto datasets = family->datasets();
     if (std::ranges::count(datasets, data) > 0) {

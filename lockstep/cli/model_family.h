@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/json.h"
+#include "lockstep/base/option.h"
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/device/device.h"
 #include "lockstep/tasks/optimizer_options.h"
@@ -21,8 +22,13 @@
 
 namespace lockstep::cli {
 
-/// Group of the options for models and data in the help.
+/// Group of the options for models and data in the help, and the topic of those
+/// that `train` leaves to --help-all.
 inline constexpr const char* kModelAndData = "Model and data";
+inline constexpr const char* kMoreAboutModel = "More about model and data";
+
+/// What an option of a family is about. A command has those that it needs.
+enum class OptionKind { kModel, kData, kAugmentation, kLayout };
 
 /// Values of the optimizer's options that are not given.
 struct OptimizerDefaults {
@@ -88,15 +94,9 @@ class ModelFamily {
   virtual std::string models_help() const = 0;
   virtual std::string datasets_help() const = 0;
 
-  /// Add the family's own options. They must outlive the app.
-  virtual void add_model_options(CLI::App& app) = 0;
-  virtual void add_data_options(CLI::App& app) = 0;
-  virtual void add_augmentation_option(CLI::App& /*app*/) {}
-  virtual void add_layout_option(CLI::App& /*app*/) {}
-  /// Returns the names of all these options. `train --help` leaves to
-  /// --help-all those that are in `details()`.
-  virtual std::vector<std::string> options() const = 0;
-  virtual std::vector<std::string> details() const = 0;
+  /// Returns the family's own options of a kind, which point into this object.
+  /// `train --help` leaves those with a topic to --help-all.
+  virtual std::vector<Option> options(OptionKind kind) = 0;
 
   virtual OptimizerDefaults optimizer_defaults() const { return {}; }
   virtual int64_t eval_batch_size() const = 0;
@@ -135,14 +135,15 @@ class ModelFamilies {
  public:
   explicit ModelFamilies(const std::vector<MakeFamily>& families);
 
-  /// Adds --model with the models of all families.
-  void add_model_option(CLI::App& app, std::string& model) const;
-  /// Adds --data and the families' own options for data. `default_text`
-  /// explains in the help what a missing --data means.
-  void add_data_options(CLI::App& app, std::string& data,
-                        const std::string& default_text) const;
-  /// Adds the families' own options for models.
-  void add_model_options(CLI::App& app) const;
+  /// Returns --model with the models of all families.
+  Option model_option(std::string& model) const;
+  /// Returns --data with the datasets of all families. `default_text` explains
+  /// in the help what a missing --data means.
+  Option data_option(std::string& data, const std::string& default_text) const;
+  /// Returns the families' own options of a kind, all of which --help shows.
+  std::vector<Option> options(OptionKind kind) const;
+  /// Returns them for `train`, which leaves some to --help-all.
+  std::vector<Option> options_by_topic(OptionKind kind) const;
 
   std::vector<std::string> models() const;
   /// Returns the family of a model of models().

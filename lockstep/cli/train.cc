@@ -55,52 +55,69 @@ std::string final_lr_text(const ModelFamily& family) {
                      family.optimizer_defaults().final_lr_fraction);
 }
 
-void add_optimizer_options(CLI::App& app, TrainFlags& flags) {
-  const std::string group = "Optimizer and schedule";
+std::vector<Option> optimizer_options(TrainFlags& flags) {
+  constexpr const char* kGroup = "Optimizer and schedule";
+  constexpr const char* kMore = "More about optimizer and schedule";
   const ModelFamilies& families = flags.families;
-  add_choice(app, "--optimizer", flags.optimizer, {"sgd", "adamw"},
-             "sgd or adamw")
-      ->default_str(families.default_optimizer())
-      ->group(group);
-  add_number(app, "--lr", flags.lr, "learning rate")
-      ->default_str("0.02; with --schedule steps: 0.1; adamw: 0.001")
-      ->check(number(0))
-      ->group(group);
-  add_number(app, "--momentum", flags.momentum, "sgd: momentum")
-      ->default_str("0.9")
-      ->check(number(0))
-      ->group(group);
-  add_number(app, "--weight-decay", flags.weight_decay, "weight decay")
-      ->default_str(
-          families.default_text("0.0005; adamw: 0.01", weight_decay_text))
-      ->check(number(0))
-      ->group(group);
-  add_number(app, "--beta2", flags.beta2,
-             "adamw: decay rate of the second moments")
-      ->default_str(families.default_text("0.999", beta2_text))
-      ->check(number(0))
-      ->group(group);
-  add_number(app, "--final-lr", flags.final_lr,
-             "cosine: learning rate at the end")
-      ->default_str(families.default_text("0", final_lr_text))
-      ->check(number(0))
-      ->group(group);
-  app.add_flag("--nesterov", flags.optimizer_options.nesterov,
-               "sgd: Nesterov momentum [no]")
-      ->group(group);
-  add_choice(app, "--schedule", flags.schedule, {"constant", "steps", "cosine"},
-             "constant, steps (x 0.1 at each milestone) or cosine")
-      ->group(group);
-  app.add_option("--milestones", flags.optimizer_options.milestones,
-                 "steps: epochs at which the learning rate drops")
-      ->type_name("N,N")
-      ->delimiter(',')
-      ->default_str("4,9,14")
-      ->check(whole_number(1))
-      ->group(group);
-  add_count(app, "--warmup-steps", flags.optimizer_options.warmup_steps, {0},
-            "steps of linear warm-up")
-      ->group(group);
+  return {
+      {.name = "--optimizer",
+       .value = &flags.optimizer,
+       .help = "sgd or adamw",
+       .default_text = families.default_optimizer(),
+       .group = kGroup,
+       .words = {"sgd", "adamw"}},
+      {.name = "--lr",
+       .value = &flags.lr,
+       .help = "learning rate",
+       .default_text = "0.02; with --schedule steps: 0.1; adamw: 0.001",
+       .group = kGroup,
+       .range = at_least(0)},
+      {.name = "--momentum",
+       .value = &flags.momentum,
+       .help = "sgd: momentum",
+       .default_text = "0.9",
+       .topic = kMore,
+       .range = at_least(0)},
+      {.name = "--weight-decay",
+       .value = &flags.weight_decay,
+       .help = "weight decay",
+       .default_text =
+           families.default_text("0.0005; adamw: 0.01", weight_decay_text),
+       .group = kGroup,
+       .range = at_least(0)},
+      {.name = "--beta2",
+       .value = &flags.beta2,
+       .help = "adamw: decay rate of the second moments",
+       .default_text = families.default_text("0.999", beta2_text),
+       .topic = kMore,
+       .range = Range{.least = 0, .most = 1, .excludes_most = true}},
+      {.name = "--final-lr",
+       .value = &flags.final_lr,
+       .help = "cosine: learning rate at the end",
+       .default_text = families.default_text("0", final_lr_text),
+       .topic = kMore,
+       .range = at_least(0)},
+      {.name = "--nesterov",
+       .value = &flags.optimizer_options.nesterov,
+       .help = "sgd: Nesterov momentum",
+       .topic = kMore},
+      {.name = "--schedule",
+       .value = &flags.schedule,
+       .help = "constant, steps (x 0.1 at each milestone) or cosine",
+       .group = kGroup,
+       .words = {"constant", "steps", "cosine"}},
+      {.name = "--milestones",
+       .value = &flags.optimizer_options.milestones,
+       .help = "steps: epochs at which the learning rate drops",
+       .default_text = "4,9,14",
+       .topic = kMore,
+       .range = at_least(1)},
+      {.name = "--warmup-steps",
+       .value = &flags.optimizer_options.warmup_steps,
+       .help = "steps of linear warm-up",
+       .group = kGroup,
+       .range = at_least(0)},
+  };
 }
 
 void choose_optimizer(const TrainFlags& flags,
@@ -128,10 +145,6 @@ void choose_optimizer(const TrainFlags& flags,
   options.weight_decay =
       flags.weight_decay.value_or(is_adamw ? defaults.adamw_decay : 5e-4);
   options.beta2 = flags.beta2.value_or(defaults.beta2);
-  if (options.beta2 >= 1) {
-    throw BadUsage(fmt::format("[usage] --beta2 must be less than 1, got {}",
-                               options.beta2));
-  }
   options.decays_matrices_alone = is_adamw && defaults.decays_matrices_alone;
   if (options.schedule != ScheduleKind::kCosine) {
     if (!flags.final_lr) return;
@@ -143,7 +156,7 @@ void choose_optimizer(const TrainFlags& flags,
 }
 
 bool names_model(const TrainFlags& flags) {
-  return flags.run.app->count("--model") > 0;
+  return is_given(*flags.run.app, "--model");
 }
 
 void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
@@ -160,25 +173,18 @@ void choose_schedule(const TrainFlags& flags, OptimizerOptions& options) {
 
 void add_train_options(CLI::App& app, TrainFlags& flags) {
   const ModelFamilies& families = flags.families;
-  families.add_model_option(app, flags.model);
-  families.add_model_options(app);
-  families.add_data_options(
-      app, flags.data,
-      families.default_text("synthetic", [](const ModelFamily& family) {
-        return family.datasets().front();
-      }));
-  for (const auto& family : families) family->add_augmentation_option(app);
-  add_run_options(app, flags.run);
-  for (const auto& family : families) family->add_layout_option(app);
-  add_optimizer_options(app, flags);
-  std::vector<std::string> details;
-  for (const auto& family : families) {
-    for (const auto& name : family->details()) details.push_back(name);
+  const std::string default_data = families.default_text(
+      "synthetic",
+      [](const ModelFamily& family) { return family.datasets().front(); });
+  add_option(app, families.model_option(flags.model));
+  add_options(app, families.options_by_topic(OptionKind::kModel));
+  add_option(app, families.data_option(flags.data, default_data));
+  for (const auto kind :
+       {OptionKind::kData, OptionKind::kAugmentation, OptionKind::kLayout}) {
+    add_options(app, families.options_by_topic(kind));
   }
-  show_in_details(app, {{"More about model and data", details},
-                        {"More about optimizer and schedule",
-                         {"--momentum", "--beta2", "--final-lr", "--nesterov",
-                          "--milestones"}}});
+  add_run_options(app, flags.run);
+  add_options(app, optimizer_options(flags));
 }
 
 // Returns the family of the model that the run continues, or whose weights it

@@ -42,11 +42,6 @@ void check_at_least(const char* option, int64_t value, int64_t least);
 /// at least 0.
 void check_not_negative(const char* option, double value);
 
-/// Throws InvalidArgument, which names the option, for a number that is out of
-/// range and for options that can't work together. Checks everything except the
-/// devices and the ranks, so it can be called before there are any.
-void check_options(const TrainOptions& options);
-
 /// Throws InvalidArgument if a launcher started this process as one of several
 /// ranks, and the run would not be shared by them: each rank would train the
 /// same run. `group_size` is the number of ranks that the run knows of.

@@ -23,12 +23,17 @@ TEST(RepeatedOptions, HaveTheLastValue) {
   double momentum = 0;
   int steps = 0;
   std::vector<std::string> files;
-  add_choice(*command, "--model", model, {"mlp", "resnet18"}, "");
-  add_path(*command, "--out-dir", out_dir, "");
-  add_number(*command, "--lr", lr, "");
-  add_number(*command, "--momentum", momentum, "");
-  command->add_option("--steps", steps);
-  command->add_option("--input", files);
+  add_options(
+      *command,
+      {{.name = "--model",
+        .value = &model,
+        .help = "",
+        .words = {"mlp", "resnet18"}},
+       {.name = "--out-dir", .value = &out_dir, .help = ""},
+       {.name = "--lr", .value = &lr, .help = ""},
+       {.name = "--momentum", .value = &momentum, .help = ""},
+       {.name = "--steps", .value = &steps, .help = ""},
+       {.name = "--input", .value = &files, .help = "", .type = "FILE ..."}});
   std::vector<std::string> words{
       "train",   "--model", "resnet18",   "--lr", "1",          "--out-dir",
       "a",       "--steps", "3",          "--lr", "2",          "--input",

@@ -274,19 +274,22 @@ void add_data(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   std::vector<std::string> names;
   for (const auto& dataset : datasets()) names.push_back(dataset.name);
-  add_choice(*command, "name", flags->name, names,
-             fmt::format("{}", fmt::join(names, ", ")))
-      ->required();
-  command
-      ->add_option("--dir", flags->dir,
-                   "folder for its files; created if it doesn't exist")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option("--mirror", flags->mirror,
-                   "https:// address of a folder with the same files")
-      ->type_name("URL")
-      ->default_str("the publisher's");
+  add_options(*command,
+              {{.name = "name",
+                .value = &flags->name,
+                .help = fmt::format("{}", fmt::join(names, ", ")),
+                .words = names,
+                .is_required = true},
+               {.name = "--dir",
+                .value = &flags->dir,
+                .help = "folder for its files; created if it doesn't exist",
+                .type = "DIR",
+                .is_required = true},
+               {.name = "--mirror",
+                .value = &flags->mirror,
+                .help = "https:// address of a folder with the same files",
+                .type = "URL",
+                .default_text = "the publisher's"}});
   command->footer(
       "Runs curl and tar, and verifies every file with its SHA-256. After "
       "Ctrl-C, the same command continues the download. curl reads "

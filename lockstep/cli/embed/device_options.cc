@@ -4,28 +4,33 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
-#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/device/accelerator.h"
 
 namespace lockstep::cli {
 
-void add_device_options(CLI::App& app, DeviceFlags& flags,
-                        const std::string& default_text) {
-  app.add_option("--devices", flags.devices,
-                 "auto or all (every GPU or other accelerator; without one, a "
-                 "slice for each core), a count (2, 2xcpu, 2xcuda), cpu, cuda, "
-                 "or a list (cuda:0,cuda:1)")
-      ->type_name("LIST")
-      ->default_str(default_text)
-      ->group("Devices");
-  app.add_flag("--allow-duplicate-devices", flags.allow_duplicates,
-               "allow a device to be listed more than once [no]");
-  app.add_flag("--oversubscribe", flags.oversubscribes,
-               "split the host into more slices than it has cores; slices then "
-               "take turns on a core [no]");
-  show_in_details(app, {{"More about devices",
-                         {"--allow-duplicate-devices", "--oversubscribe"}}});
+std::vector<Option> device_options(DeviceFlags& flags,
+                                   const std::string& default_text) {
+  constexpr const char* kMore = "More about devices";
+  return {
+      {.name = "--devices",
+       .value = &flags.devices,
+       .help = "auto or all (every GPU or other accelerator; without one, a "
+               "slice for each core), a count (2, 2xcpu, 2xcuda), cpu, cuda, "
+               "or a list (cuda:0,cuda:1)",
+       .type = "LIST",
+       .default_text = default_text,
+       .group = "Devices"},
+      {.name = "--allow-duplicate-devices",
+       .value = &flags.allow_duplicates,
+       .help = "allow a device to be listed more than once",
+       .topic = kMore},
+      {.name = "--oversubscribe",
+       .value = &flags.oversubscribes,
+       .help = "split the host into more slices than it has cores; slices then "
+               "take turns on a core",
+       .topic = kMore},
+  };
 }
 
 std::vector<Device> to_devices(const DeviceFlags& flags,

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "lockstep/base/option.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 
@@ -15,10 +14,11 @@ struct DeviceFlags {
   bool allow_duplicates = false;
   bool oversubscribes = false;
 };
-/// Adds the options. `default_text` explains in the help what an empty list
-/// means.
-void add_device_options(CLI::App& app, DeviceFlags& flags,
-                        const std::string& default_text);
+/// Returns the options for devices. `default_text` explains in the help what an
+/// empty list means.
+std::vector<Option> device_options(DeviceFlags& flags,
+                                   const std::string& default_text);
+
 /// Parses the devices. `fallback` is used if none were given.
 std::vector<Device> to_devices(const DeviceFlags& flags,
                                const std::string& fallback);

@@ -52,17 +52,23 @@ torch::DeviceType device_type_of(const DeviceFlags& flags,
 
 }  // namespace
 
-void add_rank_options(CLI::App& app, RankFlags& flags) {
-  app.add_option("--backend", flags.backend,
-                 "ddp: auto, shm, tcp or nccl; auto: nccl for GPUs, shm on "
-                 "one host, else tcp")
-      ->type_name("NAME")
-      ->check(backend_name(backend_names()));
-  app.add_option(
-         "--timeout", flags.timeout_s,
-         "ddp: longest time in seconds that a rank waits for the others")
-      ->type_name("S")
-      ->check(whole_number(1, 86'400));
+std::vector<Option> rank_options(RankFlags& flags) {
+  constexpr const char* kRanks = "Communication between ranks";
+  return {
+      {.name = "--backend",
+       .value = &flags.backend,
+       .help = "ddp: auto, shm, tcp or nccl; auto: nccl for GPUs, shm on one "
+               "host, else tcp",
+       .topic = kRanks,
+       .words = backend_names(),
+       .former_words = {"gloo"}},
+      {.name = "--timeout",
+       .value = &flags.timeout_s,
+       .help = "ddp: longest time in seconds that a rank waits for the others",
+       .type = "S",
+       .topic = kRanks,
+       .range = between(1, 86'400)},
+  };
 }
 
 bool is_rank() {

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "lockstep/base/option.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/train/run/run_training.h"
@@ -15,7 +17,7 @@ struct RankFlags {
   std::string backend = "auto";
   int64_t timeout_s = 300;
 };
-void add_rank_options(CLI::App& app, RankFlags& flags);
+std::vector<Option> rank_options(RankFlags& flags);
 
 /// Returns true if this process was started as a rank: by `lockstep run`,
 /// torchrun, srun or mpirun. Returns false if it is the only task of srun or

@@ -17,6 +17,7 @@
 #include "lockstep/comm/device_backends.h"
 #include "lockstep/comm/environment.h"
 #include "lockstep/launch/options/option_values.h"
+#include "lockstep/train/option_table.h"
 #include "lockstep/train/training_plan.h"
 
 namespace lockstep::cli {
@@ -34,18 +35,20 @@ std::vector<Device> devices_of(const RunFlags& flags) {
              : to_devices(flags.devices, "all");
 }
 
+// Returns the strategy that was named, else that of the program's defaults,
+// else the one that uses all ranks and devices.
 Strategy strategy_of(const RunFlags& flags) {
   const bool has_ranks = read_environment().world_size > 1;
   const bool has_default = flags.options.strategy() != Strategy::kSingle;
-  if (flags.strategy.empty() && !has_ranks && has_default) {
+  if (is_given(*flags.app, "--strategy") || (!has_ranks && has_default)) {
     return flags.options.strategy();
   }
   // Finding all devices takes a while.
   const bool names_devices =
       !flags.devices.devices.empty() || !flags.options.devices().empty();
-  const bool is_open = flags.strategy.empty() && !has_ranks;
-  const size_t count = is_open && names_devices ? devices_of(flags).size() : 1;
-  return choose_strategy(flags.strategy, has_ranks, count);
+  const size_t count =
+      !has_ranks && names_devices ? devices_of(flags).size() : 1;
+  return choose_strategy(has_ranks, count);
 }
 
 void choose_devices(const RunFlags& flags, TrainOptions& options) {

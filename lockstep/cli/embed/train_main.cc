@@ -22,7 +22,8 @@ int run(training::Task& task, const training::TrainOptions& defaults) {
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 bad usage, 70 training can't continue,\n"
       "75 preempted (run it again to continue), 130 ended by Ctrl-C.");
-  cli::RunFlags flags = cli::flags_with(defaults);
+  cli::RunFlags flags;
+  flags.options = defaults;
   cli::add_run_options(app, flags);
   app.callback([&] { cli::run_task(flags, "training " + model, task); });
   return cli::parse_and_run(app);

@@ -1,71 +1,87 @@
 #include "lockstep/cli/start/add_option.h"
 
 #include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include "lockstep/base/numbers.h"
+#include <variant>
 
 namespace lockstep::cli {
 namespace {
 
-// Group names begin with it.
+// Names of groups that only --help-all shows begin with it.
 constexpr std::string_view kDetails = "Details: ";
 
-std::string text_of(double value) { return fmt::format("{}", value); }
-
-std::string text_of(const std::optional<double>& value) {
-  return value ? text_of(*value) : std::string();
+CLI::Option* add_flag(CLI::App& app, const Option& option) {
+  const std::string help = option.help + " [no]";
+  if (const auto* value = std::get_if<bool*>(&option.value)) {
+    return app.add_flag(option.name, **value, help);
+  }
+  const auto turn = [option](std::int64_t count) {
+    set_value(option, count > 0 ? "true" : "false");
+  };
+  return app.add_flag_function(option.name, turn, help)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-template <class Value>
-CLI::Option* add(CLI::App& app, const std::string& name, Value& value,
-                 const std::string& description) {
-  const auto take = [&value](const CLI::results_t& words) {
-    const auto number = parse_number<double>(words.back());
-    if (number) value = *number;
-    return number.has_value();
-  };
-  return app
-      .add_option(name, take, description, /*defaulted=*/false,
-                  [&value] { return text_of(value); })
-      ->type_name("X");
+CLI::Option* add_value(CLI::App& app, const Option& option) {
+  return app.add_option(
+      option.name,
+      [option](const CLI::results_t& words) {
+        set_value(option, words.back());
+        return true;
+      },
+      option.help, /*defaulted=*/false,
+      [option] { return value_text(option); });
+}
+
+// CLI11 decides by the type of a list how many words it takes.
+CLI::Option* add_list(CLI::App& app, const Option& option) {
+  if (auto* const* numbers =
+          std::get_if<std::vector<int64_t>*>(&option.value)) {
+    return app.add_option(option.name, **numbers, option.help);
+  }
+  return app.add_option(option.name,
+                        *std::get<std::vector<std::string>*>(option.value),
+                        option.help);
+}
+
+std::string type_of(const Option& option) {
+  if (!option.type.empty()) return option.type;
+  if (is_list(option)) return option.words.empty() ? "N,N" : "A,B";
+  if (!option.words.empty()) return "NAME";
+  const bool is_fraction =
+      std::holds_alternative<double*>(option.value) ||
+      std::holds_alternative<std::optional<double>*>(option.value);
+  return is_fraction ? "X" : "N";
 }
 
 }  // namespace
 
-CLI::Option* add_number(CLI::App& app, const std::string& name, double& value,
-                        const std::string& description) {
-  return add(app, name, value, description);
+CLI::Option* add_option(CLI::App& app, const Option& option) {
+  CLI::Option* added = is_flag(option)   ? add_flag(app, option)
+                       : is_list(option) ? add_list(app, option)
+                                         : add_value(app, option);
+  if (is_list(option) && !option.type.ends_with("...")) added->delimiter(',');
+  if (!is_flag(option)) added->type_name(type_of(option));
+  if (!option.words.empty() || option.range) {
+    const auto check = [option](std::string& text) {
+      return refusal(option, text);
+    };
+    added->check(CLI::Validator(check, ""));
+  }
+  if (option.is_required) added->required()->default_str("");
+  if (!option.default_text.empty()) added->default_str(option.default_text);
+  if (!option.topic.empty()) {
+    added->group(std::string(kDetails) + option.topic);
+  } else if (!option.group.empty()) {
+    added->group(option.group);
+  }
+  return added;
 }
 
-CLI::Option* add_number(CLI::App& app, const std::string& name,
-                        std::optional<double>& value,
-                        const std::string& description) {
-  return add(app, name, value, description);
-}
-
-CLI::Option* add_choice(CLI::App& app, const std::string& name,
-                        std::string& value, std::vector<std::string> words,
-                        const std::string& description) {
-  return app.add_option(name, value, description)
-      ->type_name("NAME")
-      ->check(one_of(std::move(words)));
-}
-
-CLI::Option* add_path(CLI::App& app, const std::string& name, std::string& path,
-                      const std::string& description, const std::string& type) {
-  return app.add_option(name, path, description)
-      ->type_name(type)
-      ->default_str("none");
-}
-
-void show_in_details(CLI::App& app, const std::vector<DetailTopic>& topics) {
-  for (const auto& [topic, options] : topics) {
-    for (const auto& name : options) {
-      app.get_option(name)->group(std::string(kDetails) + topic);
-    }
+void add_options(CLI::App& app, const std::vector<Option>& options) {
+  for (const Option& option : options) add_option(app, option);
+  for (const Option& option : options) {
+    if (option.needs.empty()) continue;
+    app.get_option(option.name)->needs(app.get_option(option.needs));
   }
 }
 

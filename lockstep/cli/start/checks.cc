@@ -1,23 +1,15 @@
 #include "lockstep/cli/start/checks.h"
 
 #include <charconv>
-#include <cmath>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "lockstep/base/numbers.h"
-#include "lockstep/base/text.h"
 
 namespace lockstep::cli {
 namespace {
-
-std::string refuse(const std::string& expected, const std::string& got) {
-  return fmt::format("expected {}, got '{}'", expected, got);
-}
 
 constexpr int64_t kMaxBytes = int64_t{16} << 30;
 
@@ -37,57 +29,6 @@ std::optional<int64_t> parse_size(std::string_view text) {
 }
 
 }  // namespace
-
-CLI::Validator whole_number(int64_t least, int64_t most) {
-  const bool is_open = most == std::numeric_limits<int64_t>::max();
-  const std::string expected =
-      is_open ? fmt::format("a whole number of at least {}", least)
-              : fmt::format("a whole number from {} to {}", least, most);
-  return CLI::Validator(
-      [=](std::string& text) {
-        const auto value = parse_number<int64_t>(text);
-        const bool fits = value && *value >= least && *value <= most;
-        return fits ? std::string() : refuse(expected, text);
-      },
-      "");
-}
-
-CLI::Validator number(double least, Bound bound, double below) {
-  std::string expected =
-      fmt::format("a number {} {}",
-                  bound == Bound::kIncluded ? "of at least" : "above", least);
-  if (std::isfinite(below)) expected += fmt::format(" and below {}", below);
-  return CLI::Validator(
-      [=](std::string& text) {
-        const auto value = parse_number<double>(text);
-        const bool fits =
-            value && std::isfinite(*value) && *value < below &&
-            (bound == Bound::kIncluded ? *value >= least : *value > least);
-        return fits ? std::string() : refuse(expected, text);
-      },
-      "");
-}
-
-CLI::Validator one_of(std::vector<std::string> words) {
-  return CLI::Validator(
-      [words = std::move(words)](std::string& text) {
-        for (const auto& word : words) {
-          if (word == text) return std::string();
-        }
-        const std::string near = nearest(text, words);
-        return refuse(fmt::format("one of {}", fmt::join(words, ", ")), text) +
-               (near.empty() ? "" : "; did you mean '" + near + "'?");
-      },
-      "");
-}
-
-CLI::Validator backend_name(std::vector<std::string> names) {
-  return CLI::Validator(
-      [is_known = one_of(std::move(names))](std::string& text) {
-        return text == "gloo" ? std::string() : is_known(text);
-      },
-      "");
-}
 
 std::vector<int64_t> parse_sizes(const std::string& text, int64_t factor) {
   const size_t colon = text.find(':');

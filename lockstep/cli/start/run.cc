@@ -274,224 +274,293 @@ CLI::Option* from_environment(CLI::Option* option) {
   return option->envname(name);
 }
 
-template <class T>
-CLI::Option* add(CLI::App& command, const std::string& names, T& value,
-                 const std::string& type, const std::string& help) {
-  CLI::Option* option = nullptr;
-  if constexpr (requires { add_number(command, names, value, help); }) {
-    option = add_number(command, names, value, help);
-  } else {
-    option = command.add_option(names, value, help);
-  }
-  return from_environment(option->type_name(type));
+std::vector<Option> worker_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Workers";
+  return {
+      {.name = "--nproc-per-node",
+       .value = &flags.nproc_per_node,
+       .help = "workers on this node: a number, cpu (one for each core), gpu "
+               "(one for each CUDA device), or auto (GPUs, or else cores); "
+               "other accelerators: a number",
+       .type = "N",
+       .group = kGroup},
+      {.name = "--role",
+       .value = &flags.options.role,
+       .help = "role of the workers; ROLE_RANK counts within a role",
+       .type = "NAME",
+       .group = kGroup},
+      {.name = "--omp-threads",
+       .value = &flags.omp_threads,
+       .help = "OMP_NUM_THREADS of a worker; auto: the number of its cores, "
+               "unless the variable is set",
+       .type = "N",
+       .group = kGroup,
+       .range = between(1, 4096),
+       .words = {"auto"}},
+      {.name = "--pin-cores",
+       .value = &flags.pin_cores,
+       .help = "on: divide the cores equally, in order of local rank, and pin "
+               "each worker to its own; off: no pinning; auto: on, except for "
+               "Python programs that would have one core each",
+       .type = "WHEN",
+       .group = kGroup,
+       .words = {"auto", "on", "off"}},
+      {.name = "--numa-binding",
+       .value = &flags.numa_binding,
+       .help = "instead of --pin-cores, bind each worker to cores near its "
+               "GPU, or distribute the workers evenly over the NUMA nodes if "
+               "there are no GPUs: node (all cores of the NUMA node), socket "
+               "(of its socket), exclusive (an equal part of the node) or "
+               "core-complex (cores that share a last-level cache, in turn)",
+       .type = "NAME",
+       .default_text = "none",
+       .group = kGroup,
+       .words = {"node", "socket", "exclusive", "core-complex"}},
+      {.name = "--virtual-local-rank",
+       .value = &flags.options.has_virtual_local_rank,
+       .help = "LOCAL_RANK is 0 in each worker, and CUDA_VISIBLE_DEVICES has "
+               "only the worker's GPU",
+       .group = kGroup},
+      {.name = "-m,--module",
+       .value = &flags.is_module,
+       .help = "the program is a Python module",
+       .group = kGroup},
+      {.name = "--no-python",
+       .value = &flags.is_executable,
+       .help = "run the program itself even if it is a .py file",
+       .group = kGroup},
+      {.name = "--run-path",
+       .value = &flags.is_script,
+       .help = "the program is a Python script, whatever its name is",
+       .group = kGroup},
+  };
 }
 
-void add_worker_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Workers";
-  add(command, "--nproc-per-node", flags.nproc_per_node, "N",
-      "workers on this node: a number, cpu (one for each core), gpu (one for "
-      "each CUDA device), or auto (GPUs, or else cores); other accelerators: "
-      "a number")
-      ->group(group);
-  add(command, "--role", flags.options.role, "NAME",
-      "role of the workers; ROLE_RANK counts within a role")
-      ->group(group);
-  add(command, "--omp-threads", flags.omp_threads, "N",
-      "OMP_NUM_THREADS of a worker; auto: the number of its cores, unless the "
-      "variable is set")
-      ->check(whole_number(1, 4096) | one_of({"auto"}))
-      ->group(group);
-  add(command, "--pin-cores", flags.pin_cores, "WHEN",
-      "on: divide the cores equally, in order of local rank, and pin each "
-      "worker to its own; off: no pinning; auto: on, except for Python "
-      "programs that would have one core each")
-      ->check(one_of({"auto", "on", "off"}))
-      ->group(group);
-  add(command, "--numa-binding", flags.numa_binding, "NAME",
-      "instead of --pin-cores, bind each worker to cores near its GPU, or "
-      "distribute the workers evenly over the NUMA nodes if there are no GPUs: "
-      "node (all cores of the NUMA node), socket (of its socket), exclusive "
-      "(an equal part of the node) or core-complex (cores that share a "
-      "last-level cache, in turn)")
-      ->check(one_of({"node", "socket", "exclusive", "core-complex"}))
-      ->default_str("none")
-      ->group(group);
-  from_environment(
-      command.add_flag("--virtual-local-rank",
-                       flags.options.has_virtual_local_rank,
-                       "LOCAL_RANK is 0 in each worker, and "
-                       "CUDA_VISIBLE_DEVICES has only the worker's GPU"))
-      ->group(group);
-  from_environment(command.add_flag("-m,--module", flags.is_module,
-                                    "the program is a Python module"))
-      ->group(group);
-  from_environment(
-      command.add_flag("--no-python", flags.is_executable,
-                       "run the program itself even if it is a .py file"))
-      ->group(group);
-  from_environment(
-      command.add_flag("--run-path", flags.is_script,
-                       "the program is a Python script, whatever its name is"))
-      ->group(group);
-}
-
-void add_node_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Nodes";
+std::vector<Option> node_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Nodes";
   auto& options = flags.options;
-  add(command, "--nnodes", flags.nnodes, "N|MIN:MAX",
-      "nodes of the job; MIN:MAX: nodes may join and leave while it runs")
-      ->group(group);
-  add(command, "--node-rank", flags.node_rank, "N",
-      "this node's number, from 0; c10d: by order of arrival if not given, "
-      "and always with MIN:MAX")
-      ->check(whole_number(0, 4095))
-      ->default_str("0")
-      ->group(group);
-  add(command, "--master-addr", options.master_addr, "HOST",
-      "static: address of node 0")
-      ->group(group);
-  add(command, "--master-port", options.master_port, "PORT",
-      "static: port of node 0; required for several nodes")
-      ->check(whole_number(0, 65535))
-      ->default_str("a free one")
-      ->group(group);
-  from_environment(
-      command.add_flag("--standalone", flags.is_standalone,
-                       "one node, with a free port and a random job name"))
-      ->group(group);
-  add(command, "--rdzv-backend", flags.rdzv_backend, "NAME",
-      "how nodes meet: static (--node-rank, --master-addr) or c10d "
-      "(--rdzv-endpoint)")
-      ->check(one_of({"static", "c10d"}))
-      ->group(group);
-  add(command, "--rdzv-endpoint", options.endpoint, "HOST:PORT",
-      "address of the job's store, which the agent of that host serves")
-      ->default_str("none")
-      ->group(group);
-  add(command, "--rdzv-id", options.run_id, "ID",
-      "name of the job, the same on all nodes")
-      ->group(group);
-  add(command, "--rdzv-conf", flags.rdzv_conf, "K=V,K=V",
-      "join_timeout (300 s), keep_alive_interval (5 s) times "
-      "keep_alive_max_attempt (3): how long agents survive a network that "
-      "fails, last_call_timeout (30 s), is_host, interface (address to listen "
-      "on; default: what the endpoint's name resolves to)")
-      ->default_str("none")
-      ->group(group);
-  add(command, "--local-addr", options.local_addr, "HOST",
-      "this node's name in messages")
-      ->default_str("the host's name")
-      ->group(group);
+  return {
+      {.name = "--nnodes",
+       .value = &flags.nnodes,
+       .help = "nodes of the job; MIN:MAX: nodes may join and leave while it "
+               "runs",
+       .type = "N|MIN:MAX",
+       .group = kGroup},
+      {.name = "--node-rank",
+       .value = &flags.node_rank,
+       .help = "this node's number, from 0; c10d: by order of arrival if not "
+               "given, and always with MIN:MAX",
+       .type = "N",
+       .default_text = "0",
+       .group = kGroup,
+       .range = between(0, 4095)},
+      {.name = "--master-addr",
+       .value = &options.master_addr,
+       .help = "static: address of node 0",
+       .type = "HOST",
+       .group = kGroup},
+      {.name = "--master-port",
+       .value = &options.master_port,
+       .help = "static: port of node 0; required for several nodes",
+       .type = "PORT",
+       .default_text = "a free one",
+       .group = kGroup,
+       .range = between(0, 65535)},
+      {.name = "--standalone",
+       .value = &flags.is_standalone,
+       .help = "one node, with a free port and a random job name",
+       .group = kGroup},
+      {.name = "--rdzv-backend",
+       .value = &flags.rdzv_backend,
+       .help = "how nodes meet: static (--node-rank, --master-addr) or c10d "
+               "(--rdzv-endpoint)",
+       .type = "NAME",
+       .group = kGroup,
+       .words = {"static", "c10d"}},
+      {.name = "--rdzv-endpoint",
+       .value = &options.endpoint,
+       .help = "address of the job's store, which the agent of that host "
+               "serves",
+       .type = "HOST:PORT",
+       .default_text = "none",
+       .group = kGroup},
+      {.name = "--rdzv-id",
+       .value = &options.run_id,
+       .help = "name of the job, the same on all nodes",
+       .type = "ID",
+       .group = kGroup},
+      {.name = "--rdzv-conf",
+       .value = &flags.rdzv_conf,
+       .help = "join_timeout (300 s), keep_alive_interval (5 s) times "
+               "keep_alive_max_attempt (3): how long agents survive a network "
+               "that fails, last_call_timeout (30 s), is_host, interface "
+               "(address to listen on; default: what the endpoint's name "
+               "resolves to)",
+       .type = "K=V,K=V",
+       .default_text = "none",
+       .group = kGroup},
+      {.name = "--local-addr",
+       .value = &options.local_addr,
+       .help = "this node's name in messages",
+       .type = "HOST",
+       .default_text = "the host's name",
+       .group = kGroup},
+  };
 }
 
-void add_secret_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Secret";
+std::vector<Option> secret_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Secret";
   auto& options = flags.options;
-  auto* file =
-      add(command, "--secret-file", options.secret_file, "FILE",
-          "several nodes: file with the job's secret, readable only by you, "
-          "the same on every node; or set LOCKSTEP_SECRET_FILE")
-          ->default_str("on loopback: a secret of your user")
-          ->group(group);
-  auto* fd = add(command, "--secret-fd", options.secret_fd, "N",
-                 "read the secret from this file descriptor")
-                 ->check(whole_number(0, 1'000'000))
-                 ->default_str("none")
-                 ->group(group);
-  auto* none =
-      from_environment(
-          command.add_flag("--no-secret", options.has_no_secret,
-                           "no secret: anyone who can reach the port may join"))
-          ->group(group);
-  file->excludes(fd)->excludes(none);
-  fd->excludes(none);
+  return {
+      {.name = "--secret-file",
+       .value = &options.secret_file,
+       .help = "several nodes: file with the job's secret, readable only by "
+               "you, the same on every node; or set LOCKSTEP_SECRET_FILE",
+       .type = "FILE",
+       .default_text = "on loopback: a secret of your user",
+       .group = kGroup},
+      {.name = "--secret-fd",
+       .value = &options.secret_fd,
+       .help = "read the secret from this file descriptor",
+       .type = "N",
+       .default_text = "none",
+       .group = kGroup,
+       .range = between(0, 1'000'000)},
+      {.name = "--no-secret",
+       .value = &options.has_no_secret,
+       .help = "no secret: anyone who can reach the port may join",
+       .group = kGroup},
+  };
 }
 
-void add_ending_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Ending";
-  add(command, "--max-restarts", flags.options.max_restarts, "N",
-      "how many times failed workers are replaced, at most; the other workers "
-      "of `lockstep train` continue from memory; other programs are restarted")
-      ->check(whole_number(0, 1'000'000))
-      ->group(group);
-  add(command, "--hang-timeout", flags.options.hang_timeout_s, "S",
-      "seconds without progress after which a worker that reports its steps, "
-      "as `lockstep train` does, is ended; 0: never")
-      ->check(number(0))
-      ->default_str(fmt::format("{:g}", launch::kHangTimeoutS))
-      ->group(group);
-  add(command, "--grace-seconds,--shutdown-timeout", flags.options.grace_s, "S",
-      "seconds from the first signal to SIGKILL; or set "
-      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-      ->check(number(0))
-      ->default_str("after a failure 5, else 30")
-      ->group(group);
-  add(command, "--signals-to-handle", flags.signals, "LIST",
-      "signals that are forwarded to the workers and end the job; SIGUSR1 "
-      "always does")
-      ->group(group);
-  add(command, "--monitor-interval", flags.options.monitor_interval_s, "S",
-      "longest sleep of the agent in seconds; it notices at once if a worker "
-      "ends")
-      ->check(number(0, Bound::kExcluded, 60))
-      ->group(group);
+std::vector<Option> ending_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Ending";
+  return {
+      {.name = "--max-restarts",
+       .value = &flags.options.max_restarts,
+       .help = "how many times failed workers are replaced, at most; the "
+               "other workers of `lockstep train` continue from memory; other "
+               "programs are restarted",
+       .type = "N",
+       .group = kGroup,
+       .range = between(0, 1'000'000)},
+      {.name = "--hang-timeout",
+       .value = &flags.options.hang_timeout_s,
+       .help = "seconds without progress after which a worker that reports "
+               "its steps, as `lockstep train` does, is ended; 0: never",
+       .type = "S",
+       .default_text = fmt::format("{:g}", launch::kHangTimeoutS),
+       .group = kGroup,
+       .range = at_least(0)},
+      {.name = "--grace-seconds,--shutdown-timeout",
+       .value = &flags.options.grace_s,
+       .help = "seconds from the first signal to SIGKILL; or set "
+               "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+       .type = "S",
+       .default_text = "after a failure 5, else 30",
+       .group = kGroup,
+       .range = at_least(0)},
+      {.name = "--signals-to-handle",
+       .value = &flags.signals,
+       .help = "signals that are forwarded to the workers and end the job; "
+               "SIGUSR1 always does",
+       .type = "LIST",
+       .group = kGroup},
+      {.name = "--monitor-interval",
+       .value = &flags.options.monitor_interval_s,
+       .help = "longest sleep of the agent in seconds; it notices at once if "
+               "a worker ends",
+       .type = "S",
+       .group = kGroup,
+       .range = Range{.least = 0,
+                      .most = 60,
+                      .excludes_least = true,
+                      .excludes_most = true}},
+  };
 }
 
-void add_output_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Output";
-  add(command, "--log-dir", flags.options.log_dir, "DIR",
-      "keep the workers' stdout.log, stderr.log and error.json in a new folder "
-      "in DIR")
-      ->default_str("none")
-      ->group(group);
-  add(command, "-r,--redirects", flags.redirects, "WHAT",
-      "write to log files instead of the console: 0 nothing, 1 stdout, 2 "
-      "stderr, 3 both, or by local rank: 0:1,1:2")
-      ->group(group);
-  add(command, "-t,--tee", flags.tee, "WHAT",
-      "write to log files and to the console")
-      ->group(group);
-  add(command, "--local-ranks-filter", flags.shown_ranks, "N,N",
-      "local ranks whose output is shown; log files have all")
-      ->default_str("all")
-      ->group(group);
-  add(command, "--label-lines", flags.label_lines, "WHEN",
-      "begin each line with its rank, such as \"[rank 1] \": on, off, or auto "
-      "(on with several workers or a template)")
-      ->check(one_of({"auto", "on", "off"}))
-      ->group(group);
-  add(command, "--log-line-prefix-template", flags.options.label_template,
-      "TEXT",
-      "label of each line, in which ${role_name}, ${local_rank}, ${rank} and "
-      "${hostname} are replaced; or set TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
-      ->default_str("[rank ${rank}] ")
-      ->group(group);
-  add(command, "--duplicate-stdout-filters", flags.stdout_filters, "TEXT,TEXT",
-      "also write the shown lines of teed stdouts that contain one of these "
-      "texts to filtered_stdout.log; two commas stand for a comma")
-      ->default_str("none")
-      ->group(group);
-  add(command, "--duplicate-stderr-filters", flags.stderr_filters, "TEXT,TEXT",
-      "the same for stderr and filtered_stderr.log")
-      ->default_str("none")
-      ->group(group);
+std::vector<Option> output_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Output";
+  return {
+      {.name = "--log-dir",
+       .value = &flags.options.log_dir,
+       .help = "keep the workers' stdout.log, stderr.log and error.json in a "
+               "new folder in DIR",
+       .type = "DIR",
+       .default_text = "none",
+       .group = kGroup},
+      {.name = "-r,--redirects",
+       .value = &flags.redirects,
+       .help = "write to log files instead of the console: 0 nothing, 1 "
+               "stdout, 2 stderr, 3 both, or by local rank: 0:1,1:2",
+       .type = "WHAT",
+       .group = kGroup},
+      {.name = "-t,--tee",
+       .value = &flags.tee,
+       .help = "write to log files and to the console",
+       .type = "WHAT",
+       .group = kGroup},
+      {.name = "--local-ranks-filter",
+       .value = &flags.shown_ranks,
+       .help = "local ranks whose output is shown; log files have all",
+       .type = "N,N",
+       .default_text = "all",
+       .group = kGroup},
+      {.name = "--label-lines",
+       .value = &flags.label_lines,
+       .help = "begin each line with its rank, such as \"[rank 1] \": on, "
+               "off, or auto (on with several workers or a template)",
+       .type = "WHEN",
+       .group = kGroup,
+       .words = {"auto", "on", "off"}},
+      {.name = "--log-line-prefix-template",
+       .value = &flags.options.label_template,
+       .help = "label of each line, in which ${role_name}, ${local_rank}, "
+               "${rank} and ${hostname} are replaced; or set "
+               "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+       .type = "TEXT",
+       .default_text = "[rank ${rank}] ",
+       .group = kGroup},
+      {.name = "--duplicate-stdout-filters",
+       .value = &flags.stdout_filters,
+       .help = "also write the shown lines of teed stdouts that contain one "
+               "of these texts to filtered_stdout.log; two commas stand for a "
+               "comma",
+       .type = "TEXT,TEXT",
+       .default_text = "none",
+       .group = kGroup},
+      {.name = "--duplicate-stderr-filters",
+       .value = &flags.stderr_filters,
+       .help = "the same for stderr and filtered_stderr.log",
+       .type = "TEXT,TEXT",
+       .default_text = "none",
+       .group = kGroup},
+  };
 }
 
-void add_torchrun_options(CLI::App& command, RunFlags& flags) {
-  const std::string group = "Accepted for torchrun's command lines";
-  add(command, "--start-method", flags.start_method, "NAME",
-      "spawn, fork or forkserver; has no effect, because a worker is always a "
-      "new process")
-      ->check(one_of({"spawn", "fork", "forkserver"}))
-      ->group(group);
-  add(command, "--event-log-handler", flags.event_log_handler, "NAME",
-      "only null, which has no effect")
-      ->group(group);
-  add(command, "--logs-specs", flags.logs_specs, "NAME",
-      "names Python code, so it is refused; see --log-dir, --redirects and "
-      "--tee")
-      ->default_str("none")
-      ->group(group);
+std::vector<Option> torchrun_options(RunFlags& flags) {
+  constexpr const char* kGroup = "Accepted for torchrun's command lines";
+  return {
+      {.name = "--start-method",
+       .value = &flags.start_method,
+       .help = "spawn, fork or forkserver; has no effect, because a worker is "
+               "always a new process",
+       .type = "NAME",
+       .group = kGroup,
+       .words = {"spawn", "fork", "forkserver"}},
+      {.name = "--event-log-handler",
+       .value = &flags.event_log_handler,
+       .help = "only null, which has no effect",
+       .type = "NAME",
+       .group = kGroup},
+      {.name = "--logs-specs",
+       .value = &flags.logs_specs,
+       .help = "names Python code, so it is refused; see --log-dir, "
+               "--redirects and --tee",
+       .type = "NAME",
+       .default_text = "none",
+       .group = kGroup},
+  };
 }
 
 }  // namespace
@@ -500,12 +569,16 @@ void add_run(CLI::App& app) {
   auto* command =
       add_command(app, "run", "Start the workers of a job, as torchrun does");
   auto flags = std::make_shared<RunFlags>();
-  add_worker_options(*command, *flags);
-  add_node_options(*command, *flags);
-  add_secret_options(*command, *flags);
-  add_ending_options(*command, *flags);
-  add_output_options(*command, *flags);
-  add_torchrun_options(*command, *flags);
+  for (const auto& options :
+       {worker_options(*flags), node_options(*flags), secret_options(*flags),
+        ending_options(*flags), output_options(*flags),
+        torchrun_options(*flags)}) {
+    for (const Option& option : options) {
+      from_environment(add_option(*command, option));
+    }
+  }
+  command->get_option("--secret-file")->excludes("--secret-fd", "--no-secret");
+  command->get_option("--secret-fd")->excludes("--no-secret");
   command->footer(
       "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
       "A PROGRAM whose name ends in .py is run by $PYTHON_EXEC, else by the "

@@ -10,7 +10,6 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/table.h"
 #include "lockstep/cli/start/add_option.h"
-#include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/commands.h"
 #include "lockstep/cli/start/print.h"
 #include "lockstep/cli/start/program.h"
@@ -89,14 +88,18 @@ void add_split(CLI::App& app) {
   auto* command =
       add_command(app, "split", "Show how a batch is split over devices");
   auto flags = std::make_shared<SplitFlags>();
-  add_count(*command, "--batch-size", flags->batch_size, {1},
-            "samples per batch");
-  command->add_option("--devices", flags->devices, "numbers of devices")
-      ->type_name("N,N")
-      ->delimiter(',')
-      ->default_str("2,3,5")
-      ->check(whole_number(1, 1'000'000));
-  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  add_options(
+      *command,
+      {{.name = "--batch-size",
+        .value = &flags->batch_size,
+        .help = "samples per batch",
+        .range = at_least(1)},
+       {.name = "--devices",
+        .value = &flags->devices,
+        .help = "numbers of devices",
+        .default_text = "2,3,5",
+        .range = between(1, 1'000'000)},
+       {.name = "--json", .value = &flags->as_json, .help = "print JSON"}});
   command->callback([flags] { run(*flags); });
 }
 

@@ -194,17 +194,20 @@ void add_export(CLI::App& app) {
   auto* command =
       add_command(app, "export", "Export to transformers or torchvision");
   auto flags = std::make_shared<ExportFlags>();
-  add_checkpoint_option(*command, flags->checkpoint);
-  add_path(*command, "--out-dir", flags->out_dir,
-           "a new folder: for from_pretrained() of transformers or "
-           "load_state_dict() of torchvision, or for --init-from",
-           "DIR")
-      ->default_str("required");
-  command
-      ->add_option("--max-shard-size", flags->max_shard_size,
-                   "largest file of weights, such as 5GB or 200MB; a larger "
-                   "model is written to several files and an index")
-      ->type_name("SIZE");
+  add_options(
+      *command,
+      {checkpoint_option(flags->checkpoint),
+       {.name = "--out-dir",
+        .value = &flags->out_dir,
+        .help = "a new folder: for from_pretrained() of transformers or "
+                "load_state_dict() of torchvision, or for --init-from",
+        .type = "DIR",
+        .default_text = "required"},
+       {.name = "--max-shard-size",
+        .value = &flags->max_shard_size,
+        .help = "largest file of weights, such as 5GB or 200MB; a larger model "
+                "is written to several files and an index",
+        .type = "SIZE"}});
   command->callback([flags] { run(*flags); });
 }
 

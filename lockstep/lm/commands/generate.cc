@@ -113,25 +113,37 @@ void add_generate(CLI::App& app) {
   auto* command =
       add_command(app, "generate", "Continue a text with a language model");
   auto flags = std::make_shared<GenerateFlags>();
-  add_checkpoint_option(*command, flags->checkpoint);
-  command->add_option("--prompt", flags->prompt, "the text to continue")
-      ->type_name("TEXT")
-      ->default_str("a new line");
-  add_count(*command, "--max-tokens", flags->options.max_tokens, {1},
-            "tokens to generate");
-  add_number(
-      *command, "--temperature", flags->options.sampling.temperature,
-      "below 1, likely tokens are preferred; 0: always the most likely one")
-      ->check(number(0));
-  add_count(*command, "--top-k", flags->options.sampling.top_k, {0},
-            "choose from this many of the most likely tokens; 0: from all");
-  add_number(
-      *command, "--top-p", flags->options.sampling.top_p,
-      "choose from the most likely tokens that together have this probability")
-      ->check(number(0));
-  add_count(*command, "--seed", flags->options.seed, {0},
-            "seed of the choices: another seed gives another text");
-  add_device_options(*command, flags->devices, "the first GPU, or all cores");
+  tasks::SamplingOptions& sampling = flags->options.sampling;
+  add_options(
+      *command,
+      {checkpoint_option(flags->checkpoint),
+       {.name = "--prompt",
+        .value = &flags->prompt,
+        .help = "the text to continue",
+        .type = "TEXT",
+        .default_text = "a new line"},
+       {.name = "--max-tokens",
+        .value = &flags->options.max_tokens,
+        .help = "tokens to generate",
+        .range = at_least(1)},
+       {.name = "--temperature",
+        .value = &sampling.temperature,
+        .help = "below 1, likely tokens are preferred; 0: always the most "
+                "likely one",
+        .range = at_least(0)},
+       {.name = "--top-k",
+        .value = &sampling.top_k,
+        .help = "choose from this many of the most likely tokens; 0: from all",
+        .range = at_least(0)},
+       {.name = "--top-p",
+        .value = &sampling.top_p,
+        .help = "choose from the most likely tokens that together have this "
+                "probability",
+        .range = at_least(0)},
+       train_option("--seed", &flags->options.seed,
+                    "seed of the choices: another seed gives another text")});
+  add_options(*command,
+              device_options(flags->devices, "the first GPU, or all cores"));
   command->footer(
       "The text is printed as it is generated; Ctrl-C ends it.\n\n"
       "Example:\n"

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/format.h"
-#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/checks.h"
 #include "lockstep/lm/models/hugging_face.h"
 #include "lockstep/lm/task/model_choice.h"
@@ -32,45 +31,10 @@ class LanguageFamily : public ModelFamily {
   }
   std::string datasets_help() const override { return "text"; }
 
-  void add_model_options(CLI::App& app) override {
-    add_count(
-        app, "--context", context_, {1},
-        "language models: context length in tokens; a sample has this many")
-        ->default_str("that of the model, or of --init-from")
-        ->group(kModelAndData);
-    add_number(app, "--dropout", dropout_, "gpt: dropout probability")
-        ->default_str("0")
-        ->check(number(0))
-        ->group(kModelAndData);
-    app.add_flag("--recompute", recompute_,
-                 "language models: recompute activations in the backward pass, "
-                 "which takes a third more time and much less memory [no]")
-        ->group(kModelAndData);
-  }
-  void add_data_options(CLI::App& app) override {
-    add_path(app, "--data-file", file_,
-             "text: a UTF-8 file, or a folder of tokens (`lockstep tokenize`, "
-             "nanoGPT, llm.c)")
-        ->group(kModelAndData);
-    app.add_option("--tokenizer", tokenizer_,
-                   "text: chars (a token for each character that occurs), "
-                   "bytes, a tokenizer.json, or a folder with one")
-        ->type_name("NAME|PATH")
-        ->default_str("that of --init-from, or chars")
-        ->group(kModelAndData);
-    add_number(app, "--val-fraction", validation_fraction_,
-               "text: fraction of the file, at its end, to evaluate on")
-        ->default_str("0.1")
-        ->check(number(0))
-        ->group(kModelAndData);
-  }
-  std::vector<std::string> options() const override {
-    return {"--context",   "--dropout",   "--recompute",
-            "--data-file", "--tokenizer", "--val-fraction"};
-  }
-  std::vector<std::string> details() const override {
-    return {"--context", "--dropout", "--recompute", "--tokenizer",
-            "--val-fraction"};
+  std::vector<Option> options(OptionKind kind) override {
+    if (kind == OptionKind::kModel) return model_options();
+    if (kind == OptionKind::kData) return data_options();
+    return {};
   }
 
   OptimizerDefaults optimizer_defaults() const override {
@@ -151,6 +115,55 @@ class LanguageFamily : public ModelFamily {
   }
 
  private:
+  std::vector<Option> model_options() {
+    return {{.name = "--context",
+             .value = &context_,
+             .help = "language models: context length in tokens; a sample has "
+                     "this many",
+             .default_text = "that of the model, or of --init-from",
+             .group = kModelAndData,
+             .topic = kMoreAboutModel,
+             .range = at_least(1)},
+            {.name = "--dropout",
+             .value = &dropout_,
+             .help = "gpt: dropout probability",
+             .default_text = "0",
+             .group = kModelAndData,
+             .topic = kMoreAboutModel,
+             .range = Range{.least = 0, .most = 1, .excludes_most = true}},
+            {.name = "--recompute",
+             .value = &recompute_,
+             .help = "language models: recompute activations in the backward "
+                     "pass, which takes a third more time and much less memory",
+             .group = kModelAndData,
+             .topic = kMoreAboutModel}};
+  }
+
+  std::vector<Option> data_options() {
+    return {{.name = "--data-file",
+             .value = &file_,
+             .help = "text: a UTF-8 file, or a folder of tokens (`lockstep "
+                     "tokenize`, nanoGPT, llm.c)",
+             .type = "PATH",
+             .default_text = "none",
+             .group = kModelAndData},
+            {.name = "--tokenizer",
+             .value = &tokenizer_,
+             .help = "text: chars (a token for each character that occurs), "
+                     "bytes, a tokenizer.json, or a folder with one",
+             .type = "NAME|PATH",
+             .default_text = "that of --init-from, or chars",
+             .group = kModelAndData,
+             .topic = kMoreAboutModel},
+            {.name = "--val-fraction",
+             .value = &validation_fraction_,
+             .help = "text: fraction of the file, at its end, to evaluate on",
+             .default_text = "0.1",
+             .group = kModelAndData,
+             .topic = kMoreAboutModel,
+             .range = at_least(0)}};
+  }
+
   tasks::ModelChoice model_choice(
       const std::optional<std::string>& model) const {
     return {.name = model,
@@ -166,10 +179,6 @@ class LanguageFamily : public ModelFamily {
     if (dropout > 0 && spec.architecture == models::Architecture::kLlama) {
       throw BadUsage("[usage] --dropout is for gpt models, got --model " +
                      spec.name);
-    }
-    if (dropout >= 1) {
-      throw BadUsage(fmt::format(
-          "[usage] --dropout must be less than 1, got {}", dropout));
     }
     return spec;
   }

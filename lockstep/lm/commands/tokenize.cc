@@ -10,7 +10,6 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/cli/progress_line.h"
 #include "lockstep/cli/start/add_option.h"
-#include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/lm/commands/commands.h"
 #include "lockstep/lm/text/tokenizer.h"
@@ -106,37 +105,45 @@ void add_tokenize(CLI::App& app) {
   auto& options = flags->options;
   options.threads() =
       static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  command
-      ->add_option(
-          "--input", options.inputs(),
-          "UTF-8 texts (for --tokenizer bytes, any files); if the tokenizer "
-          "has an end-of-text token, it is put between two texts")
-      ->type_name("FILE ...")
-      ->required();
-  command
-      ->add_option("--out-dir", options.out_dir(),
-                   "new or empty folder for train_000000.bin, ..., "
-                   "val_000000.bin, ... and tokenizer.json")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option("--tokenizer", flags->tokenizer,
-                   "chars: a token for each character of the texts; bytes; or "
-                   "a tokenizer.json of byte level BPE, or a folder with it or "
-                   "with GPT-2's vocab.json and merges.txt")
-      ->type_name("NAME|PATH")
-      ->required();
-  add_count(*command, "--shard-tokens", options.shard_tokens(),
-            {1, std::numeric_limits<int32_t>::max()},
-            "tokens per file; the last one may have fewer");
-  add_number(*command, "--val-fraction", options.val_fraction(),
-             "fraction of the tokens, at the end, that is for validation")
-      ->check(number(0, Bound::kIncluded, 1));
-  add_count(*command, "--threads", options.threads(), {1, 1024},
-            "files to encode at the same time; each file and its tokens are in "
-            "memory")
-      ->default_str("cores");
-  command->add_flag("--json", flags->as_json, "print the result as JSON [no]");
+  add_options(
+      *command,
+      {{.name = "--input",
+        .value = &options.inputs(),
+        .help = "UTF-8 texts (for --tokenizer bytes, any files); if the "
+                "tokenizer has an end-of-text token, it is put between two "
+                "texts",
+        .type = "FILE ...",
+        .is_required = true},
+       {.name = "--out-dir",
+        .value = &options.out_dir(),
+        .help = "new or empty folder for train_000000.bin, ..., "
+                "val_000000.bin, ... and tokenizer.json",
+        .type = "DIR",
+        .is_required = true},
+       {.name = "--tokenizer",
+        .value = &flags->tokenizer,
+        .help = "chars: a token for each character of the texts; bytes; or a "
+                "tokenizer.json of byte level BPE, or a folder with it or with "
+                "GPT-2's vocab.json and merges.txt",
+        .type = "NAME|PATH",
+        .is_required = true},
+       {.name = "--shard-tokens",
+        .value = &options.shard_tokens(),
+        .help = "tokens per file; the last one may have fewer",
+        .range = between(1, std::numeric_limits<int32_t>::max())},
+       {.name = "--val-fraction",
+        .value = &options.val_fraction(),
+        .help = "fraction of the tokens, at the end, that is for validation",
+        .range = Range{.least = 0, .most = 1, .excludes_most = true}},
+       {.name = "--threads",
+        .value = &options.threads(),
+        .help = "files to encode at the same time; each file and its tokens "
+                "are in memory",
+        .default_text = "cores",
+        .range = between(1, 1024)},
+       {.name = "--json",
+        .value = &flags->as_json,
+        .help = "print the result as JSON"}});
   command->footer(
       "The tokens do not depend on the number of threads.\n\n"
       "Example:\n"

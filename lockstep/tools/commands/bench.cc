@@ -95,42 +95,65 @@ void run(const BenchFlags& flags) {
                         .got = std::to_string(result.wrong())});
 }
 
-void add_measurement_options(CLI::App& app, BenchFlags& flags) {
-  app.add_option(
-         "--sizes", flags.sizes,
-         "bytes per message, FIRST:LAST, with K, M or G (--sizes 1M:1G)")
-      ->type_name("FIRST:LAST");
-  add_count(app, "--factor", flags.factor, {2, 1'000'000},
-            "ratio of each size to the one before (--factor 2)");
-  add_count(app, "--nproc", flags.nproc, {2, 40},
-            "ranks to start, unless a launcher started them (--nproc 4)");
-  app.add_option("--backend", flags.backends,
-                 "backends to time: shm, tcp (--backend shm)")
-      ->type_name("A,B")
-      ->delimiter(',')
-      ->default_str("shm,tcp")
-      ->check(backend_name({"shm", "tcp"}));
-  app.add_flag("--pytorch", flags.options.with_pytorch,
-               "also time torch.distributed over Gloo, in Python processes");
-  add_choice(
-      app, "--dtype", flags.type,
-      {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"},
-      "type of the elements (--dtype bfloat16)");
-  add_count(app, "--iters", flags.options.iterations, {1, 1'000'000},
-            "timed rounds per size (--iters 100)")
-      ->default_str("20; 5 above 32M");
-  add_count(app, "--warmup", flags.options.warmup, {0, 1'000'000},
-            "untimed rounds before them (--warmup 0)");
-  app.add_option("--resident", flags.resident,
-                 "allreduce, shm: also time buffers in shared memory, which "
-                 "needs no copies (--resident off)")
-      ->type_name("WHEN")
-      ->check(one_of({"on", "off"}));
-  app.add_option(
-         "--check", flags.check,
-         "check every element of the result in every round (--check off)")
-      ->type_name("WHEN")
-      ->check(one_of({"on", "off"}));
+std::vector<Option> bench_options(BenchFlags& flags) {
+  return {
+      {.name = "collective",
+       .value = &flags.collective,
+       .help = "allreduce, allgather, reduce-scatter, broadcast or alltoall",
+       .words = tools::collective_names(),
+       .is_required = true},
+      {.name = "--sizes",
+       .value = &flags.sizes,
+       .help = "bytes per message, FIRST:LAST, with K, M or G (--sizes 1M:1G)",
+       .type = "FIRST:LAST"},
+      {.name = "--factor",
+       .value = &flags.factor,
+       .help = "ratio of each size to the one before (--factor 2)",
+       .range = between(2, 1'000'000)},
+      {.name = "--nproc",
+       .value = &flags.nproc,
+       .help = "ranks to start, unless a launcher started them (--nproc 4)",
+       .range = between(2, 40)},
+      {.name = "--backend",
+       .value = &flags.backends,
+       .help = "backends to time: shm, tcp (--backend shm)",
+       .default_text = "shm,tcp",
+       .words = {"shm", "tcp"},
+       .former_words = {"gloo"}},
+      {.name = "--pytorch",
+       .value = &flags.options.with_pytorch,
+       .help = "also time torch.distributed over Gloo, in Python processes"},
+      {.name = "--dtype",
+       .value = &flags.type,
+       .help = "type of the elements (--dtype bfloat16)",
+       .words = {"float32", "float64", "float16", "bfloat16", "int32", "int64",
+                 "uint8"}},
+      {.name = "--iters",
+       .value = &flags.options.iterations,
+       .help = "timed rounds per size (--iters 100)",
+       .default_text = "20; 5 above 32M",
+       .range = between(1, 1'000'000)},
+      {.name = "--warmup",
+       .value = &flags.options.warmup,
+       .help = "untimed rounds before them (--warmup 0)",
+       .range = between(0, 1'000'000)},
+      {.name = "--resident",
+       .value = &flags.resident,
+       .help = "allreduce, shm: also time buffers in shared memory, which "
+               "needs no copies (--resident off)",
+       .type = "WHEN",
+       .words = {"on", "off"}},
+      {.name = "--check",
+       .value = &flags.check,
+       .help = "check every element of the result in every round (--check off)",
+       .type = "WHEN",
+       .words = {"on", "off"}},
+      {.name = "--json",
+       .value = &flags.json,
+       .help = "also write the figures here (--json bench.json)",
+       .type = "PATH",
+       .default_text = "none"},
+  };
 }
 
 }  // namespace
@@ -139,14 +162,7 @@ void add_bench(CLI::App& app) {
   auto* command =
       add_command(app, "bench", "Time and check collectives, as nccl-tests do");
   auto flags = std::make_shared<BenchFlags>();
-  add_choice(*command, "collective", flags->collective,
-             tools::collective_names(),
-             "allreduce, allgather, reduce-scatter, broadcast or "
-             "alltoall")
-      ->required();
-  add_measurement_options(*command, *flags);
-  add_path(*command, "--json", flags->json,
-           "also write the figures here (--json bench.json)");
+  add_options(*command, bench_options(*flags));
   command->footer(
       "Every round uses each backend once. Sizes, algbw and busbw are counted "
       "as nccl-tests count them. --pytorch needs a Python with torch "

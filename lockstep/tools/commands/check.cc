@@ -13,7 +13,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/embed/device_options.h"
 #include "lockstep/cli/start/add_option.h"
-#include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/tools/check/check_installation.h"
@@ -109,23 +108,32 @@ void add_check(CLI::App& app) {
   auto* command = add_command(
       app, "check", "Check this machine and the links between its devices");
   auto flags = std::make_shared<CheckFlags>();
-  add_device_options(*command, flags->devices, "all");
-  command->add_flag(
-      "--full", flags->options.full(),
-      "also run collectives, and train a few steps, which must give the same "
-      "bits on one device, with dp and with ddp [no]");
-  command->add_flag("--verbose", flags->is_verbose,
-                    "print what is well, too [no]");
-  add_count(*command, "--rounds", flags->options.links().rounds(),
-            {1, 1'000'000},
-            "how many times each copy is made, with different bytes each time");
-  add_number(*command, "--timeout", flags->options.links().timeout_s(),
-             "seconds after which a copy counts as hanging")
-      ->type_name("S")
-      ->check(number(0, Bound::kExcluded));
-  command->add_flag("--json", flags->as_json, "print JSON [no]");
-  add_path(*command, "--report", flags->report,
-           "write all results here as JSON, to attach to a bug report");
+  add_options(*command, device_options(flags->devices, "all"));
+  add_options(
+      *command,
+      {{.name = "--full",
+        .value = &flags->options.full(),
+        .help = "also run collectives, and train a few steps, which must give "
+                "the same bits on one device, with dp and with ddp"},
+       {.name = "--verbose",
+        .value = &flags->is_verbose,
+        .help = "print what is well, too"},
+       {.name = "--rounds",
+        .value = &flags->options.links().rounds(),
+        .help = "how many times each copy is made, with different bytes each "
+                "time",
+        .range = between(1, 1'000'000)},
+       {.name = "--timeout",
+        .value = &flags->options.links().timeout_s(),
+        .help = "seconds after which a copy counts as hanging",
+        .type = "S",
+        .range = above(0)},
+       {.name = "--json", .value = &flags->as_json, .help = "print JSON"},
+       {.name = "--report",
+        .value = &flags->report,
+        .help = "write all results here as JSON, to attach to a bug report",
+        .type = "PATH",
+        .default_text = "none"}});
   command->footer(
       "Copies of 1 KiB, 1, 4, 16 and 64 MiB go over each link in both "
       "directions, by the copy engine and by loads of the receiving device.\n"

@@ -243,69 +243,99 @@ void run(const CompareFlags& flags) {
   }
 }
 
-void add_measurement_options(CLI::App& app, CompareFlags& flags) {
+std::vector<Option> measurement_options(CompareFlags& flags) {
   auto& options = flags.options;
-  app.add_option(
-         "--strategies", options.strategies,
-         "what to compare, in this order: single, dp-classic, dp, ddp, and "
-         "loops as users write them, dp-loop and ddp-loop (DataParallel or "
-         "DistributedDataParallel, backward(), optim::fuse()), or with the "
-         "step() of torch::optim, dp-loop-unfused and ddp-loop-unfused")
-      ->type_name("A,B")
-      ->delimiter(',')
-      ->default_str("single,dp-classic,dp,ddp")
-      ->check(one_of(tools::compared_strategies()));
-  app.add_option(
-         "--backend", options.backend,
-         "backend of ddp and its loops: auto, shm, or tcp (as between hosts)")
-      ->type_name("NAME")
-      ->check(backend_name({"auto", "shm", "tcp"}));
-  app.add_flag(
-      "--pytorch", options.with_pytorch,
-      "also time PyTorch on the same work: a single process, DDP over Gloo "
-      "and, with ddp, the same processes without any synchronization [no]");
-  add_count(app, "--batch-size", options.work.batch_size, {1},
-            "samples per step, over all devices");
-  add_count(app, "--steps", options.work.steps, {1}, "timed steps per round");
-  add_count(app, "--warmup", options.work.warmup, {0},
-            "untimed steps before them");
-  add_count(app, "--rounds", flags.rounds, {1, 1000},
-            "how many times every strategy runs, each time in a new process")
-      ->default_str("3, and more until results are clear");
-  add_count(app, "--max-rounds", flags.max_rounds, {1, 1000},
-            "maximum number of rounds")
-      ->default_str("10; with --rounds: the same");
-  add_count(app, "--seed", options.work.seed, {0},
-            "seed of the weights and the batch");
-  add_count(app, "--shards", options.shards, {0},
-            "logical shards of a batch; 0: one per device");
-  add_number(app, "--timeout", options.deadline_s,
-             "longest time in seconds that a process may take")
-      ->type_name("S")
-      ->check(number(0, Bound::kExcluded));
+  return {
+      {.name = "--strategies",
+       .value = &options.strategies,
+       .help = "what to compare, in this order: single, dp-classic, dp, ddp, "
+               "and loops as users write them, dp-loop and ddp-loop "
+               "(DataParallel or DistributedDataParallel, backward(), "
+               "optim::fuse()), or with the step() of torch::optim, "
+               "dp-loop-unfused and ddp-loop-unfused",
+       .default_text = "single,dp-classic,dp,ddp",
+       .words = tools::compared_strategies()},
+      {.name = "--backend",
+       .value = &options.backend,
+       .help = "backend of ddp and its loops: auto, shm, or tcp (as between "
+               "hosts)",
+       .words = {"auto", "shm", "tcp"},
+       .former_words = {"gloo"}},
+      {.name = "--pytorch",
+       .value = &options.with_pytorch,
+       .help = "also time PyTorch on the same work: a single process, DDP over "
+               "Gloo and, with ddp, the same processes without any "
+               "synchronization"},
+      train_option("--batch-size", &options.work.batch_size),
+      {.name = "--steps",
+       .value = &options.work.steps,
+       .help = "timed steps per round",
+       .range = at_least(1)},
+      {.name = "--warmup",
+       .value = &options.work.warmup,
+       .help = "untimed steps before them",
+       .range = at_least(0)},
+      {.name = "--rounds",
+       .value = &flags.rounds,
+       .help = "how many times every strategy runs, each time in a new process",
+       .default_text = "3, and more until results are clear",
+       .range = between(1, 1000)},
+      {.name = "--max-rounds",
+       .value = &flags.max_rounds,
+       .help = "maximum number of rounds",
+       .default_text = "10; with --rounds: the same",
+       .range = between(1, 1000)},
+      train_option("--seed", &options.work.seed,
+                   "seed of the weights and the batch"),
+      train_option("--shards", &options.shards,
+                   "logical shards of a batch; 0: one per device"),
+      {.name = "--timeout",
+       .value = &options.deadline_s,
+       .help = "longest time in seconds that a process may take",
+       .type = "S",
+       .range = above(0)},
+  };
 }
 
-void add_output_options(CLI::App& app, CompareFlags& flags) {
-  app.add_flag("--details", flags.has_details,
-               "also print the phases of a step, its share of the limit and a "
-               "time line [no]")
-      ->group("Output");
-  const auto add = [&app](const char* name, std::string& path,
-                          const char* help) {
-    add_path(app, name, path, help)->group("Output");
+std::vector<Option> output_options(CompareFlags& flags) {
+  constexpr const char* kOutput = "Output";
+  const auto path = [](const char* name, std::string& value, const char* help,
+                       const char* type = "PATH") {
+    return Option{.name = name,
+                  .value = &value,
+                  .help = help,
+                  .type = type,
+                  .default_text = "none",
+                  .group = kOutput};
   };
-  add("--report", flags.report, "write the figures here, as JSON");
-  add("--html", flags.html, "write a page with tables and charts here");
-  add("--svg", flags.svg,
-      "write a picture of the table and the charts here; FILE-narrow.svg is "
-      "the same for phones");
-  add_path(
-      app, "--trace", flags.options.trace,
-      "folder for a timeline of the last steps of each strategy, such as "
-      "ddp.json, for Perfetto (ui.perfetto.dev); with --runs, of a typical "
-      "step of each run",
-      "DIR")
-      ->group("Output");
+  return {
+      {.name = "--details",
+       .value = &flags.has_details,
+       .help = "also print the phases of a step, its share of the limit and a "
+               "time line",
+       .group = kOutput},
+      path("--report", flags.report, "write the figures here, as JSON"),
+      path("--html", flags.html, "write a page with tables and charts here"),
+      path("--svg", flags.svg,
+           "write a picture of the table and the charts here; FILE-narrow.svg "
+           "is the same for phones"),
+      path("--trace", flags.options.trace,
+           "folder for a timeline of the last steps of each strategy, such as "
+           "ddp.json, for Perfetto (ui.perfetto.dev); with --runs, of a "
+           "typical step of each run",
+           "DIR"),
+      {.name = "--runs",
+       .value = &flags.runs,
+       .help = "don't measure, but compare these finished runs of `lockstep "
+               "train`: folders (--out-dir) or run.json files",
+       .type = "A,B",
+       .default_text = "none"},
+      {.name = "--allow-different-work",
+       .value = &flags.allow_different_work,
+       .help = "allow --runs with different models, batches or precision, "
+               "which get no speed-up",
+       .needs = "--runs"},
+  };
 }
 
 }  // namespace
@@ -314,28 +344,14 @@ void add_compare(CLI::App& app, const std::vector<MakeFamily>& families) {
   auto* command =
       add_command(app, "compare", "Compare the speed of strategies");
   auto flags = std::make_shared<CompareFlags>(families);
-  flags->families.add_model_option(*command, flags->model);
-  add_precision_option(*command, flags->options.work.precision);
-  add_device_options(*command, flags->devices, "all");
-  for (const auto& family : flags->families) {
-    family->add_layout_option(*command);
-  }
-  add_measurement_options(*command, *flags);
-  add_output_options(*command, *flags);
-  command
-      ->add_option(
-          "--runs", flags->runs,
-          "don't measure, but compare these finished runs of `lockstep train`: "
-          "folders (--out-dir) or run.json files")
-      ->type_name("A,B")
-      ->delimiter(',')
-      ->default_str("none")
-      ->excludes("--pytorch", "--strategies");
-  command
-      ->add_flag("--allow-different-work", flags->allow_different_work,
-                 "allow --runs with different models, batches or precision, "
-                 "which get no speed-up [no]")
-      ->needs("--runs");
+  add_options(*command,
+              {flags->families.model_option(flags->model),
+               measured_precision_option(&flags->options.work.precision)});
+  add_options(*command, device_options(flags->devices, "all"));
+  add_options(*command, flags->families.options(OptionKind::kLayout));
+  add_options(*command, measurement_options(*flags));
+  add_options(*command, output_options(*flags));
+  command->get_option("--runs")->excludes("--pytorch", "--strategies");
   command->footer(
       "The work is a fixed synthetic batch and SGD with momentum, or AdamW for "
       "language models; the whole step is timed. The batch of mlp has 1,024 "

@@ -6,6 +6,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/numbers.h"
+#include "lockstep/cli/command_options.h"
 #include "lockstep/cli/embed/run_flags.h"
 #include "lockstep/cli/model_family.h"
 #include "lockstep/cli/progress_line.h"
@@ -15,6 +16,7 @@
 #include "lockstep/device/memory.h"
 #include "lockstep/tools/commands/commands.h"
 #include "lockstep/tools/measurement/memory_plan.h"
+#include "lockstep/train/option_table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -29,13 +31,10 @@ struct PlanFlags {
   std::string model = "resnet18";
   training::TrainOptions train;
   std::string devices = "1";
-  std::string strategy;  ///< empty: chosen by the devices
-  std::string precision = "fp32";
   std::string optimizer;
   /// Folder or checkpoint with the model's sizes. If empty, --model has them.
   std::string init_from;
   bool between_hosts = false;
-  int zero = 0;
   double memory_gib = 0;
   bool as_json = false;
 };
@@ -71,10 +70,10 @@ ModelFamily& choose_family(const PlanFlags& flags) {
 tools::TimedRun to_run(const CLI::App& app, const PlanFlags& flags) {
   tools::TimedRun run{.train = flags.train};
   run.train.devices(planned_devices(flags.devices));
-  run.train.strategy(choose_strategy(flags.strategy, flags.between_hosts,
-                                     run.train.devices().size()));
-  run.train.precision(training::parse_precision(flags.precision));
-  run.train.zero(static_cast<ZeroStage>(flags.zero));
+  if (!is_given(app, "--strategy")) {
+    run.train.strategy(
+        choose_strategy(flags.between_hosts, run.train.devices().size()));
+  }
   const bool is_single = run.train.strategy() == training::Strategy::kSingle;
   if (is_single && run.train.devices().size() > 1) {
     throw BadUsage(
@@ -82,7 +81,7 @@ tools::TimedRun to_run(const CLI::App& app, const PlanFlags& flags) {
                     "--devices {}; use --strategy dp, or leave out --strategy",
                     flags.devices));
   }
-  if (flags.zero > 0 && !flags.between_hosts) {
+  if (flags.train.zero() != ZeroStage::kNone && !flags.between_hosts) {
     throw BadUsage(
         "[usage] --zero splits what ranks on several hosts hold; add "
         "--strategy ddp --between-hosts, or leave out --zero: the devices of "
@@ -190,46 +189,62 @@ void run(const CLI::App& app, const PlanFlags& flags) {
   flags.as_json ? print_json(plan) : print_text(plan, flags);
 }
 
+std::vector<Option> plan_options(PlanFlags& flags) {
+  training::TrainOptions& train = flags.train;
+  Option strategy = train_option(
+      "--strategy", named(train.strategy(), training::parse_strategy),
+      "single, dp or ddp");
+  strategy.default_text = "single; several --devices: dp; --between-hosts: ddp";
+  strategy.words = {"single", "dp", "ddp"};
+  return {
+      {.name = "--init-from",
+       .value = &flags.init_from,
+       .help = "plan for the model in this Hugging Face folder, checkpoint or "
+               "--out-dir of a run",
+       .type = "DIR",
+       .default_text = "none"},
+      strategy,
+      {.name = "--devices",
+       .value = &flags.devices,
+       .help = "number of devices, which need not exist here",
+       .type = "N|LIST"},
+      {.name = "--between-hosts",
+       .value = &flags.between_hosts,
+       .help = "ddp: each rank is on its own host, with its own parameters and "
+               "optimizer state"},
+      train_option("--zero", training::stage_value(train.zero()),
+                   "ddp between hosts: 1 splits the optimizer state among the "
+                   "ranks, 2 also the gradients"),
+      train_option("--batch-size", &train.batch_size()),
+      train_option("--accumulate", &train.accumulate(),
+                   "micro-batches per device"),
+      train_option("--precision",
+                   named(train.precision(), training::parse_precision),
+                   "fp32, bf16 or fp16"),
+      {.name = "--optimizer",
+       .value = &flags.optimizer,
+       .help = "sgd or adamw",
+       .default_text = flags.families.default_optimizer(),
+       .words = {"sgd", "adamw"}},
+      {.name = "--memory",
+       .value = &flags.memory_gib,
+       .help = "GiB available to all devices together",
+       .default_text = "what this host has available",
+       .range = at_least(0)},
+      {.name = "--json", .value = &flags.as_json, .help = "print JSON"},
+  };
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app, const std::vector<MakeFamily>& families) {
   auto* command =
       add_command(app, "plan", "Estimate the memory that a training run needs");
   auto flags = std::make_shared<PlanFlags>(families);
-  flags->families.add_model_option(*command, flags->model);
-  flags->families.add_model_options(*command);
-  add_path(*command, "--init-from", flags->init_from,
-           "plan for the model in this Hugging Face folder, checkpoint or "
-           "--out-dir of a run",
-           "DIR")
-      ->excludes(command->get_option("--model"));
-  add_choice(*command, "--strategy", flags->strategy, {"single", "dp", "ddp"},
-             "single, dp or ddp")
-      ->default_str("single; several --devices: dp; --between-hosts: ddp");
-  command
-      ->add_option("--devices", flags->devices,
-                   "number of devices, which need not exist here")
-      ->type_name("N|LIST");
-  command->add_flag("--between-hosts", flags->between_hosts,
-                    "ddp: each rank is on its own host, with its own "
-                    "parameters and optimizer state [no]");
-  add_count(*command, "--zero", flags->zero, {0, 2},
-            "ddp between hosts: 1 splits the optimizer state among the ranks, "
-            "2 also the gradients");
-  add_count(*command, "--batch-size", flags->train.batch_size(), {1},
-            "samples per step, over all devices");
-  add_count(*command, "--accumulate", flags->train.accumulate(), {1, 4096},
-            "micro-batches per device");
-  add_choice(*command, "--precision", flags->precision,
-             training::precision_names(), "fp32, bf16 or fp16");
-  add_choice(*command, "--optimizer", flags->optimizer, {"sgd", "adamw"},
-             "sgd or adamw")
-      ->default_str(flags->families.default_optimizer());
-  add_number(*command, "--memory", flags->memory_gib,
-             "GiB available to all devices together")
-      ->default_str("what this host has available")
-      ->check(number(0));
-  command->add_flag("--json", flags->as_json, "print JSON [no]");
+  add_option(*command, flags->families.model_option(flags->model));
+  add_options(*command, flags->families.options(OptionKind::kModel));
+  add_options(*command, plan_options(*flags));
+  command->get_option("--init-from")->excludes("--model");
   command->footer(
       "Shards of one and two samples are run on this machine, and one shard of "
       "the batch if that takes seconds and there is enough memory. The dataset "

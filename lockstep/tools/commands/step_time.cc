@@ -11,7 +11,7 @@
 #include "lockstep/cli/command_options.h"
 #include "lockstep/cli/embed/ranks.h"
 #include "lockstep/cli/model_family.h"
-#include "lockstep/cli/start/checks.h"
+#include "lockstep/cli/start/add_option.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/tools/commands/commands.h"
@@ -28,7 +28,6 @@ struct StepTimeFlags {
   std::string model = "cnn";
   DeviceFlags devices;
   tools::TimedRun run;  ///< numbers are bound to it directly
-  std::string precision = "fp32";
   std::string strategy = "single";
   RankFlags ranks;
 };
@@ -71,7 +70,6 @@ tools::TimedRun to_run(const StepTimeFlags& flags) {
     options.devices().resize(1);
     if (options.devices().front().is_cpu()) options.devices(devices("cpu"));
   }
-  options.precision(training::parse_precision(flags.precision));
   return run;
 }
 
@@ -83,29 +81,31 @@ void add_step_time(CLI::App& app, const std::vector<MakeFamily>& families) {
                   "Time one strategy on a fixed batch; used by `compare`");
   auto flags = std::make_shared<StepTimeFlags>(families);
   training::TrainOptions& options = flags->run.train;
-  flags->families.add_model_option(*command, flags->model);
-  add_precision_option(*command, flags->precision);
-  add_device_options(*command, flags->devices, "all");
-  for (const auto& family : flags->families) {
-    family->add_layout_option(*command);
-  }
-  command->add_option("--strategy", flags->strategy, "strategy to time")
-      ->check(one_of(tools::compared_strategies()));
-  add_rank_options(*command, flags->ranks);
-  command->add_option("--batch-size", options.batch_size(), "samples")
-      ->check(whole_number(1));
-  command->add_option("--steps", flags->run.steps, "timed steps")
-      ->check(whole_number(1));
-  command
-      ->add_option("--warmup", flags->run.warmup, "untimed steps before them")
-      ->check(whole_number(0));
-  command
-      ->add_option("--seed", options.seed(),
-                   "seed of the weights and the batch")
-      ->check(whole_number(0));
-  command->add_option("--shards", options.shards(), "logical shards")
-      ->check(whole_number(0));
-  command->add_option("--trace", flags->run.trace, "Chrome trace of all ranks");
+  add_options(*command, {flags->families.model_option(flags->model),
+                         measured_precision_option(named(
+                             options.precision(), training::parse_precision))});
+  add_options(*command, device_options(flags->devices, "all"));
+  add_options(*command, flags->families.options(OptionKind::kLayout));
+  add_options(*command, rank_options(flags->ranks));
+  add_options(*command, {{.name = "--strategy",
+                          .value = &flags->strategy,
+                          .help = "strategy to time",
+                          .words = tools::compared_strategies()},
+                         train_option("--batch-size", &options.batch_size()),
+                         {.name = "--steps",
+                          .value = &flags->run.steps,
+                          .help = "timed steps",
+                          .range = at_least(1)},
+                         {.name = "--warmup",
+                          .value = &flags->run.warmup,
+                          .help = "untimed steps before them",
+                          .range = at_least(0)},
+                         train_option("--seed", &options.seed()),
+                         train_option("--shards", &options.shards()),
+                         {.name = "--trace",
+                          .value = &flags->run.trace,
+                          .help = "Chrome trace of all ranks",
+                          .type = "PATH"}});
   command->callback([flags] {
     // The parent process waits for the output. If the parent ends, there is no
     // reason to continue.

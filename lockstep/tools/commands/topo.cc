@@ -113,19 +113,28 @@ void add_topo(CLI::App& app) {
   auto* command =
       add_command(app, "topo", "Show how devices are connected, and how fast");
   auto flags = std::make_shared<TopoFlags>();
-  add_device_options(*command, flags->devices, "all");
-  add_path(*command, "--replay", flags->replay,
-           "show a recorded topology instead: what `nvidia-smi topo "
-           "-m` or --json wrote",
-           "FILE");
-  command->add_flag("--no-measure", flags->no_measure,
-                    "don't measure the links [no]");
-  auto* json = command->add_flag("--json", flags->as_json, "print JSON [no]");
-  command
-      ->add_flag("--dot", flags->as_dot,
-                 "print a graph for Graphviz's dot [no]")
-      ->excludes(json);
-  add_path(*command, "--html", flags->html, "also write a page here");
+  add_options(*command, device_options(flags->devices, "all"));
+  add_options(
+      *command,
+      {{.name = "--replay",
+        .value = &flags->replay,
+        .help = "show a recorded topology instead: what `nvidia-smi topo -m` "
+                "or --json wrote",
+        .type = "FILE",
+        .default_text = "none"},
+       {.name = "--no-measure",
+        .value = &flags->no_measure,
+        .help = "don't measure the links"},
+       {.name = "--json", .value = &flags->as_json, .help = "print JSON"},
+       {.name = "--dot",
+        .value = &flags->as_dot,
+        .help = "print a graph for Graphviz's dot"},
+       {.name = "--html",
+        .value = &flags->html,
+        .help = "also write a page here",
+        .type = "PATH",
+        .default_text = "none"}});
+  command->get_option("--dot")->excludes("--json");
   command->footer(
       "The matrix has the form of `nvidia-smi topo -m`. Slices of the host are "
       "shown like GPUs: two slices share a core, a cache or a NUMA node.");

@@ -12,7 +12,6 @@
 #include "lockstep/base/stopwatch.h"
 #include "lockstep/base/terminal.h"
 #include "lockstep/cli/start/add_option.h"
-#include "lockstep/cli/start/checks.h"
 #include "lockstep/cli/start/commands.h"
 #include "lockstep/cli/start/program.h"
 #include "lockstep/monitor/job_folder.h"
@@ -165,26 +164,32 @@ void show(const TopFlags& flags) {
 void add_top(CLI::App& app) {
   auto* command = add_command(app, "top", "Watch running jobs");
   auto flags = std::make_shared<TopFlags>();
-  command
-      ->add_option("dir", flags->dir,
-                   "a run's folder (--out-dir), local or shared; without it, "
-                   "all of your jobs on this host")
-      ->type_name("DIR");
-  add_number(*command, "--interval", flags->interval_s,
-             "seconds between updates")
-      ->type_name("S")
-      ->check(number(0.1));
-  command->add_flag("--once", flags->is_once, "print once and exit [no]");
-  command->add_flag("--json", flags->as_json,
-                    "print once as JSON, for scripts [no]");
-  command
-      ->add_option("--metrics", flags->metrics_port,
-                   "also serve Prometheus's text format at "
-                   "http://127.0.0.1:PORT/metrics; 0: any free port. If stdout "
-                   "is not a terminal, do nothing else")
-      ->type_name("PORT")
-      ->check(whole_number(0, 65535))
-      ->default_str("off");
+  add_options(
+      *command,
+      {{.name = "dir",
+        .value = &flags->dir,
+        .help = "a run's folder (--out-dir), local or shared; without it, all "
+                "of your jobs on this host",
+        .type = "DIR"},
+       {.name = "--interval",
+        .value = &flags->interval_s,
+        .help = "seconds between updates",
+        .type = "S",
+        .range = at_least(0.1)},
+       {.name = "--once",
+        .value = &flags->is_once,
+        .help = "print once and exit"},
+       {.name = "--json",
+        .value = &flags->as_json,
+        .help = "print once as JSON, for scripts"},
+       {.name = "--metrics",
+        .value = &flags->metrics_port,
+        .help = "also serve Prometheus's text format at "
+                "http://127.0.0.1:PORT/metrics; 0: any free port. If stdout is "
+                "not a terminal, do nothing else",
+        .type = "PORT",
+        .default_text = "off",
+        .range = between(0, 65535)}});
   command->footer(
       "BUSY is the share of the time in which a device computes, WAIT in which "
       "a rank waits for other ranks or for data, COMM in which it communicates "

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/control/worker_side.h"
 #include "lockstep/device/memory.h"
+#include "lockstep/train/option_table.h"
 #include "lockstep/train/run/run_lock.h"
 #include "lockstep/train/run/training_run.h"
 #include "lockstep/train/state/run_settings.h"
@@ -82,6 +83,7 @@ void go_back(TrainOptions& options, const ProcessGroup& world,
 
 RunReport run_training(Task& task, const TrainOptions& options,
                        const RunContext& context) {
+  check_options(options);
   // Installed before the first tensor, so that all tensors are accounted for.
   install_accounting_allocator();
   prepare_outputs(options, context.world);

@@ -61,13 +61,6 @@ std::optional<CheckpointReader> find(const TrainOptions& options) {
   if (options.checkpoint().resume().empty()) return std::nullopt;
   if (options.checkpoint().resume() != "auto")
     return open_checkpoint(options.checkpoint().resume());
-  if (options.out_dir().empty()) {
-    throw InvalidArgument("train", {.code = ErrorCode::kCheckpointMissing,
-                                    .what = "there is nothing to resume",
-                                    .expected = "an out_dir for resume=auto",
-                                    .got = "none",
-                                    .fix = "give --out-dir"});
-  }
   if (list_checkpoints(options.out_dir()).empty()) return std::nullopt;
   return open_checkpoint(options.out_dir());
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/version.h"
+#include "lockstep/train/option_table.h"
 
 namespace lockstep::training {
 namespace {
@@ -23,37 +24,13 @@ std::string precision_setting(Precision precision) {
   return precision == Precision::kFloat32 ? "float32" : to_string(precision);
 }
 
-// Adds the options that change what is sent. A run that sends everything has
-// none.
-void add_communication(const TrainOptions& options, const Plan& plan,
-                       Settings& settings) {
-  const CommunicationOptions& communication = options.communication();
-  if (plan.ranks == 1) return;
-  if (communication.compression() != GradCompression::kNone) {
-    settings["grad_compression"] = to_string(communication.compression());
-  }
-  if (communication.compression() == GradCompression::kPowerSgd) {
-    settings[kPowerSgdRanks] = text_of(plan.ranks);
-    settings["powersgd_rank"] = text_of(communication.powersgd_rank());
-  }
-  if (!communication.is_local()) return;
-  settings["ranks"] = text_of(plan.ranks);
-  settings["local_steps"] = text_of(communication.local_steps());
-  settings["outer_optimizer"] = to_string(communication.outer_optimizer());
-  settings["outer_lr"] = text_of(communication.outer_lr().value_or(0));
-  settings["outer_momentum"] = text_of(communication.outer_momentum());
-}
-
-void add_spikes(const TrainOptions& options, Settings& settings) {
-  if (options.spikes().action() == OnSpike::kNothing) return;
-  settings["on_spike"] = to_string(options.spikes().action());
-  settings["spike_sigma"] = fmt::format("{}", options.spikes().sigma());
-  settings["spike_window"] = fmt::format("{}", options.spikes().window());
-  // A spike rolls back to a checkpoint.
-  if (options.spikes().action() == OnSpike::kRollBack) {
-    settings["checkpoint_every"] =
-        fmt::format("{}", options.checkpoint().every());
-  }
+// Returns the options as the run uses them: with what the plan chose, and
+// without what only several ranks need.
+TrainOptions options_in_use(const TrainOptions& options, const Plan& plan) {
+  TrainOptions used = options;
+  used.shards(plan.shards).intra_op_threads(plan.intra_op_threads);
+  if (plan.ranks == 1) used.communication(CommunicationOptions());
+  return used;
 }
 
 }  // namespace
@@ -62,22 +39,26 @@ Settings settings_of(const Task& task, const TrainOptions& options,
                      const Plan& plan, int64_t total_steps,
                      const std::string& data_sha256) {
   const bool is_classic = options.strategy() == Strategy::kDataParallelClassic;
+  TrainOptions used = options_in_use(options, plan);
+  const CommunicationOptions& communication = used.communication();
   Settings settings = task.settings();
   settings.insert({
-      {"seed", text_of(options.seed())},
-      {"shards", text_of(plan.shards)},
-      {"intra_op_threads", text_of(plan.intra_op_threads)},
-      {"precision", precision_setting(options.precision())},
+      {"precision", precision_setting(used.precision())},
       {"reduction", is_classic ? "nn.DataParallel" : "tree over shards"},
-      {"batch_size", text_of(options.batch_size())},
-      {"shuffle", text_of(options.loading().shuffle())},
-      {"drop_last", text_of(options.loading().drop_last())},
       {kDataSha256, data_sha256},
-      {"clip_grad_norm", text_of(options.clip_grad_norm())},
       {kTotalSteps, text_of(total_steps)},
   });
-  add_communication(options, plan, settings);
-  add_spikes(options, settings);
+  if (communication.is_local()) {
+    settings["ranks"] = text_of(plan.ranks);
+    settings["outer_lr"] = text_of(communication.outer_lr().value_or(0));
+  }
+  if (communication.compression() == GradCompression::kPowerSgd) {
+    settings[kPowerSgdRanks] = text_of(plan.ranks);
+  }
+  for (const Option& option : option_table(used)) {
+    if (!option.changes_bits) continue;
+    settings.insert({key_of(option), value_text(option)});
+  }
   return settings;
 }
 
