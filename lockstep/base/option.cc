@@ -16,7 +16,7 @@ namespace {
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
-// How a value of type T is written as text, parsed and checked.
+// Writes a value of type T as text, parses it and checks it.
 template <class T>
 struct Form;
 
@@ -137,6 +137,22 @@ std::string Range::text(bool is_whole) const {
          (is_open ? ""
                   : fmt::format(" and {} {}",
                                 excludes_most ? "below" : "at most", most));
+}
+
+std::vector<Option> in_group(const std::string& group,
+                             std::vector<Option> options) {
+  for (Option& option : options) {
+    if (option.group.empty() && option.topic.empty()) option.group = group;
+  }
+  return options;
+}
+
+std::vector<Option> in_topic(const std::string& topic,
+                             std::vector<Option> options) {
+  for (Option& option : options) {
+    if (option.group.empty() && option.topic.empty()) option.topic = topic;
+  }
+  return options;
 }
 
 std::string key_of(const Option& option) {

@@ -91,6 +91,13 @@ TextValue named(T& value, T (*parse)(const std::string&)) {
       .set = [&value, parse](const std::string& name) { value = parse(name); }};
 }
 
+/// Gives `group` to those of `options` that have neither a group nor a topic.
+std::vector<Option> in_group(const std::string& group,
+                             std::vector<Option> options);
+/// Gives `topic` to those of `options` that have neither a group nor a topic.
+std::vector<Option> in_topic(const std::string& topic,
+                             std::vector<Option> options);
+
 /// Returns the name without dashes at its beginning and with underscores:
 /// "batch_size".
 std::string key_of(const Option& option);

@@ -27,7 +27,7 @@ namespace lockstep::cli {
 inline constexpr const char* kModelAndData = "Model and data";
 inline constexpr const char* kMoreAboutModel = "More about model and data";
 
-/// What an option of a family is about. A command has those that it needs.
+/// Subject of an option of a family. A command has the kinds that it needs.
 enum class OptionKind { kModel, kData, kAugmentation, kLayout };
 
 /// Values of the optimizer's options that are not given.

@@ -12,14 +12,6 @@ namespace {
 
 using enum Conflict::Kind;
 
-constexpr const char* kRanks = "Communication between ranks";
-constexpr const char* kBits = "Bits, and what checks them";
-constexpr const char* kLoading = "Loading and evaluation";
-constexpr const char* kSpikes = "Spikes of the loss";
-constexpr const char* kOutput = "Output";
-constexpr const char* kCheckpoints = "Checkpoints";
-constexpr const char* kRecords = "Records of a run";
-
 using Table = std::vector<Option>;
 
 void append(Table& table, Table rows) {
@@ -89,19 +81,16 @@ Table communication_options(TrainOptions& options) {
        .value = stage_value(options.zero()),
        .help = "ddp between hosts (tcp) or on GPUs (nccl): 1 splits the "
                "optimizer state among the ranks, 2 also the gradients",
-       .topic = kRanks,
        .range = between(0, 2)},
       {.name = "--grad-compression",
        .value = named(communication.compression(), parse_grad_compression),
        .help = "ddp: none; bf16 or fp16: send gradients in half the bytes; "
                "powersgd: send low-rank factors of each matrix of gradients",
-       .topic = kRanks,
        .words = grad_compression_names(),
        .changes_bits = compression != GradCompression::kNone},
       {.name = "--powersgd-rank",
        .value = &communication.powersgd_rank(),
        .help = "rank of the matrices that powersgd sends",
-       .topic = kRanks,
        .range = between(1, 1024),
        .member = "communication().powersgd_rank",
        .changes_bits = compression == GradCompression::kPowerSgd},
@@ -109,28 +98,24 @@ Table communication_options(TrainOptions& options) {
        .value = &communication.local_steps(),
        .help = "ddp: steps that each rank makes independently before the ranks "
                "combine their parameters; 0: sum gradients in every step",
-       .topic = kRanks,
        .range = at_least(0),
        .member = "communication().local_steps",
        .changes_bits = is_local},
       {.name = "--outer-optimizer",
        .value = named(communication.outer_optimizer(), parse_outer_optimizer),
        .help = "after local steps: average (local SGD) or nesterov (DiLoCo)",
-       .topic = kRanks,
        .words = outer_optimizer_names(),
        .changes_bits = is_local},
       {.name = "--outer-lr",
        .value = &communication.outer_lr(),
        .help = "learning rate of the outer optimizer",
        .default_text = "nesterov: 0.7; average: 1",
-       .topic = kRanks,
        .range = above(0),
        .member = "communication().outer_lr",
        .changes_bits = is_local},
       {.name = "--outer-momentum",
        .value = &communication.outer_momentum(),
        .help = "momentum of nesterov",
-       .topic = kRanks,
        .range = Range{.least = 0, .most = 1, .excludes_most = true},
        .member = "communication().outer_momentum",
        .changes_bits = is_local},
@@ -143,13 +128,11 @@ Table verification_options(TrainOptions& options) {
       {.name = "--show-shards",
        .value = &options.log().shards(),
        .help = "print which device gets which part of a batch, in the first "
-               "step and whenever it changes",
-       .topic = kBits},
+               "step and whenever it changes"},
       {.name = "--intra-op-threads",
        .value = &options.intra_op_threads(),
        .help = "threads that compute a shard, on which the bits depend; 0: the "
                "cores of a host divided by its shards",
-       .topic = kBits,
        .range = between(0, 4096),
        .changes_bits = true},
       {.name = "--bad-links",
@@ -157,7 +140,6 @@ Table verification_options(TrainOptions& options) {
        .help = "what to do if copies between devices arrive corrupted: stage "
                "(warn, and copy through host memory), stop, or ignore (don't "
                "check)",
-       .topic = kBits,
        .words = {"stage", "stop", "ignore"}},
       {.name = "--verify-every",
        .value = &verify.every(),
@@ -166,7 +148,6 @@ Table verification_options(TrainOptions& options) {
                "corruption; the run then goes back to the last state that was "
                "equal on all ranks; 0: never; 1: each step also checks all "
                "memory that only one rank updates, over shm too",
-       .topic = kBits,
        .range = at_least(0),
        .member = "verify().every"},
       {.name = "--verify-gradients",
@@ -174,7 +155,6 @@ Table verification_options(TrainOptions& options) {
        .help = "every N-th step computes its gradients twice, and a third time "
                "if they differ, to find a processor that computes wrong "
                "results; such a step takes twice as long; 0: never",
-       .topic = kBits,
        .range = at_least(0),
        .member = "verify().gradients_every"},
       {.name = "--no-verify-first-step",
@@ -186,8 +166,7 @@ Table verification_options(TrainOptions& options) {
                }},
        .help = "skip the checks of the first and some later steps, which "
                "compare a replica with the model, and the loss with that of "
-               "the whole batch",
-       .topic = kBits},
+               "the whole batch"},
   };
 }
 
@@ -202,13 +181,11 @@ Table loading_options(TrainOptions& options) {
        .value = &options.loading().drop_last(),
        .help = "leave out the samples at the end of an epoch that don't fill a "
                "batch",
-       .topic = kLoading,
        .changes_bits = true},
       {.name = "--eval-every",
        .value = &evaluation.every(),
        .help = "steps between evaluations on the test split; 0: only at the "
                "end",
-       .topic = kLoading,
        .range = at_least(0),
        .member = "evaluation().every"},
       {.name = "evaluation().batch_size",
@@ -221,19 +198,16 @@ Table loading_options(TrainOptions& options) {
        .help = "stop after this many evaluations in a row without an "
                "improvement of the --save-best metric, or else of the loss; 0: "
                "never",
-       .topic = kLoading,
        .range = at_least(0),
        .member = "evaluation().early_stop"},
       {.name = "--no-eval",
        .value = Switch{.is_on = [&] { return !evaluation.enabled(); },
                        .turn = [&](bool is_on) { evaluation.enabled(!is_on); }},
-       .help = "do not evaluate on the test split at the end",
-       .topic = kLoading},
+       .help = "do not evaluate on the test split at the end"},
       {.name = "--workers",
        .value = &options.loading().workers(),
        .help = "threads that prepare batches; 0: the training thread prepares "
                "them",
-       .topic = kLoading,
        .range = between(0, 256),
        .member = "loading().workers"},
       {.name = "--save-best",
@@ -243,7 +217,6 @@ Table loading_options(TrainOptions& options) {
                "accuracy, lower is better unless :max follows",
        .type = "METRIC",
        .default_text = "none",
-       .topic = kLoading,
        .needs = "--out-dir"},
   };
 }
@@ -257,40 +230,35 @@ Table spike_options(TrainOptions& options) {
        .help = "when the loss spikes: nothing; skip: leave out the update; "
                "roll-back: also restore the last checkpoint's weights, and "
                "continue with the next batch",
-       .topic = kSpikes,
        .words = on_spike_names(),
        .changes_bits = is_on},
       {.name = "--spike-sigma",
        .value = &spikes.sigma(),
        .help = "a spike is above the mean of the recent losses by this many "
                "standard deviations",
-       .topic = kSpikes,
        .range = above(0),
        .member = "spikes().sigma",
        .changes_bits = is_on},
       {.name = "--spike-window",
        .value = &spikes.window(),
        .help = "number of recent losses that a spike is compared with",
-       .topic = kSpikes,
        .range = between(2, 1'000'000),
        .member = "spikes().window",
        .changes_bits = is_on},
   };
 }
 
-Table checkpoint_options(TrainOptions& options) {
+Table output_options(TrainOptions& options) {
   CheckpointOptions& checkpoint = options.checkpoint();
   return {
       {.name = "--out-dir",
        .value = &options.out_dir(),
        .help = "folder for the checkpoints and run.json",
        .type = "DIR",
-       .default_text = "none: nothing is written",
-       .group = kOutput},
+       .default_text = "none: nothing is written"},
       {.name = "--checkpoint-every",
        .value = &checkpoint.every(),
        .help = "steps between checkpoints; 0: only at the end",
-       .group = kOutput,
        .range = at_least(0),
        .member = "checkpoint().every",
        // A spike rolls back to a checkpoint.
@@ -301,41 +269,47 @@ Table checkpoint_options(TrainOptions& options) {
                "folder of Hugging Face or torch.distributed.checkpoint; it "
                "also gives the sizes of a language model",
        .type = "PATH",
-       .default_text = "random weights",
-       .group = kOutput},
+       .default_text = "random weights"},
       {.name = "--resume",
        .value = &checkpoint.resume(),
        .help = "continue as if the run had never stopped, with the same bits: "
                "from a checkpoint, from the newest one in a run's folder, or "
                "auto: from --out-dir, if it has one",
        .type = "auto|DIR",
-       .default_text = "none: start at the beginning",
-       .group = kOutput},
+       .default_text = "none: start at the beginning"},
+      {.name = "--trace",
+       .value = &options.log().trace(),
+       .help = "write a timeline of all ranks here: JSON for Perfetto "
+               "(ui.perfetto.dev) and chrome://tracing",
+       .type = "PATH",
+       .default_text = "none"},
+  };
+}
+
+Table checkpoint_options(TrainOptions& options) {
+  CheckpointOptions& checkpoint = options.checkpoint();
+  return {
       {.name = "--snapshot-every",
        .value = &checkpoint.snapshot_every(),
        .help = "steps between copies in memory, for `lockstep run "
                "--max-restarts`: at most this many steps are lost with a "
                "worker; 0: no copies",
-       .topic = kCheckpoints,
        .range = at_least(0),
        .member = "checkpoint().snapshot_every"},
       {.name = "--checkpoint-every-epoch",
        .value = &checkpoint.each_epoch(),
        .help = "also write a checkpoint at the end of each epoch, and keep all "
-               "of them",
-       .topic = kCheckpoints},
+               "of them"},
       {.name = "--keep",
        .value = &checkpoint.keep(),
        .help = "number of newest checkpoints to keep",
        .default_text = "3; with --checkpoint-every-epoch: all",
-       .topic = kCheckpoints,
        .range = between(2, 1'000'000),
        .member = "checkpoint().keep"},
       {.name = "--allow-changes",
        .value = &checkpoint.allow_changes(),
        .help = "continue with settings that differ from the checkpoint's, "
                "which gives other bits",
-       .topic = kCheckpoints,
        .needs = "--resume"},
   };
 }
@@ -343,31 +317,21 @@ Table checkpoint_options(TrainOptions& options) {
 Table record_options(TrainOptions& options) {
   LogOptions& log = options.log();
   return {
-      {.name = "--trace",
-       .value = &log.trace(),
-       .help = "write a timeline of all ranks here: JSON for Perfetto "
-               "(ui.perfetto.dev) and chrome://tracing",
-       .type = "PATH",
-       .default_text = "none",
-       .group = kOutput},
       {.name = "--tensorboard",
        .value = &log.tensorboard(),
        .help = "folder for TensorBoard event files: loss, metrics, learning "
                "rate and time of each step",
        .type = "DIR",
-       .default_text = "none",
-       .topic = kRecords},
+       .default_text = "none"},
       {.name = "--trace-steps",
        .value = &log.trace_steps(),
        .help = "steps in the timeline: the last ones of the run",
-       .topic = kRecords,
        .range = between(1, 10'000),
        .needs = "--trace",
        .member = "log().trace_steps"},
       {.name = "--log-every",
        .value = &log.every(),
        .help = "steps between lines of progress if stdout is not a terminal",
-       .topic = kRecords,
        .range = at_least(1),
        .member = "log().every"},
       {.name = "--output-device",
@@ -572,12 +536,15 @@ void check_range(const Option& row, const Option& usual) {
 
 std::vector<Option> option_table(TrainOptions& options) {
   Table table = step_options(options);
-  append(table, communication_options(options));
-  append(table, verification_options(options));
-  append(table, loading_options(options));
-  append(table, spike_options(options));
-  append(table, checkpoint_options(options));
-  append(table, record_options(options));
+  append(table, in_topic("Communication between ranks",
+                         communication_options(options)));
+  append(table,
+         in_topic("Bits, and what checks them", verification_options(options)));
+  append(table, in_topic("Loading and evaluation", loading_options(options)));
+  append(table, in_topic("Spikes of the loss", spike_options(options)));
+  append(table, in_group("Output", output_options(options)));
+  append(table, in_topic("Checkpoints", checkpoint_options(options)));
+  append(table, in_topic("Records of a run", record_options(options)));
   return table;
 }
 

@@ -62,7 +62,7 @@ TEST(RunOptions, AreReadFromTheCommandLineAndFromTheConfigThatItGives) {
       CommandLine again;
       auto config = nlohmann::json::parse(first.config());
       const std::string key = option.name.substr(2);
-      // What says where output goes is not kept.
+      // Options that say where output goes are not kept.
       if (!config.contains(key)) continue;
       config.erase("lockstep");
       auto kept = again.words(config.dump());

@@ -9,16 +9,20 @@ namespace {
 // Names of groups that only --help-all shows begin with it.
 constexpr std::string_view kDetails = "Details: ";
 
+// Adds an option without a value. "--no-eval=false" turns it off again.
 CLI::Option* add_flag(CLI::App& app, const Option& option) {
-  const std::string help = option.help + " [no]";
-  if (const auto* value = std::get_if<bool*>(&option.value)) {
-    return app.add_flag(option.name, **value, help);
-  }
-  const auto turn = [option](std::int64_t count) {
-    set_value(option, count > 0 ? "true" : "false");
-  };
-  return app.add_flag_function(option.name, turn, help)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return app
+      .add_option(
+          option.name,
+          [option](const CLI::results_t& words) {
+            bool is_on = false;
+            if (!CLI::detail::lexical_cast(words.back(), is_on)) return false;
+            set_value(option, is_on ? "true" : "false");
+            return true;
+          },
+          option.help + " [no]")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->expected(0);
 }
 
 CLI::Option* add_value(CLI::App& app, const Option& option) {

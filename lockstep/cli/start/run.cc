@@ -275,26 +275,22 @@ CLI::Option* from_environment(CLI::Option* option) {
 }
 
 std::vector<Option> worker_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Workers";
   return {
       {.name = "--nproc-per-node",
        .value = &flags.nproc_per_node,
        .help = "workers on this node: a number, cpu (one for each core), gpu "
                "(one for each CUDA device), or auto (GPUs, or else cores); "
                "other accelerators: a number",
-       .type = "N",
-       .group = kGroup},
+       .type = "N"},
       {.name = "--role",
        .value = &flags.options.role,
        .help = "role of the workers; ROLE_RANK counts within a role",
-       .type = "NAME",
-       .group = kGroup},
+       .type = "NAME"},
       {.name = "--omp-threads",
        .value = &flags.omp_threads,
        .help = "OMP_NUM_THREADS of a worker; auto: the number of its cores, "
                "unless the variable is set",
        .type = "N",
-       .group = kGroup,
        .range = between(1, 4096),
        .words = {"auto"}},
       {.name = "--pin-cores",
@@ -303,7 +299,6 @@ std::vector<Option> worker_options(RunFlags& flags) {
                "each worker to its own; off: no pinning; auto: on, except for "
                "Python programs that would have one core each",
        .type = "WHEN",
-       .group = kGroup,
        .words = {"auto", "on", "off"}},
       {.name = "--numa-binding",
        .value = &flags.numa_binding,
@@ -314,81 +309,67 @@ std::vector<Option> worker_options(RunFlags& flags) {
                "core-complex (cores that share a last-level cache, in turn)",
        .type = "NAME",
        .default_text = "none",
-       .group = kGroup,
        .words = {"node", "socket", "exclusive", "core-complex"}},
       {.name = "--virtual-local-rank",
        .value = &flags.options.has_virtual_local_rank,
        .help = "LOCAL_RANK is 0 in each worker, and CUDA_VISIBLE_DEVICES has "
-               "only the worker's GPU",
-       .group = kGroup},
+               "only the worker's GPU"},
       {.name = "-m,--module",
        .value = &flags.is_module,
-       .help = "the program is a Python module",
-       .group = kGroup},
+       .help = "the program is a Python module"},
       {.name = "--no-python",
        .value = &flags.is_executable,
-       .help = "run the program itself even if it is a .py file",
-       .group = kGroup},
+       .help = "run the program itself even if it is a .py file"},
       {.name = "--run-path",
        .value = &flags.is_script,
-       .help = "the program is a Python script, whatever its name is",
-       .group = kGroup},
+       .help = "the program is a Python script, whatever its name is"},
   };
 }
 
 std::vector<Option> node_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Nodes";
   auto& options = flags.options;
   return {
       {.name = "--nnodes",
        .value = &flags.nnodes,
        .help = "nodes of the job; MIN:MAX: nodes may join and leave while it "
                "runs",
-       .type = "N|MIN:MAX",
-       .group = kGroup},
+       .type = "N|MIN:MAX"},
       {.name = "--node-rank",
        .value = &flags.node_rank,
        .help = "this node's number, from 0; c10d: by order of arrival if not "
                "given, and always with MIN:MAX",
        .type = "N",
        .default_text = "0",
-       .group = kGroup,
        .range = between(0, 4095)},
       {.name = "--master-addr",
        .value = &options.master_addr,
        .help = "static: address of node 0",
-       .type = "HOST",
-       .group = kGroup},
+       .type = "HOST"},
       {.name = "--master-port",
        .value = &options.master_port,
        .help = "static: port of node 0; required for several nodes",
        .type = "PORT",
        .default_text = "a free one",
-       .group = kGroup,
        .range = between(0, 65535)},
       {.name = "--standalone",
        .value = &flags.is_standalone,
-       .help = "one node, with a free port and a random job name",
-       .group = kGroup},
+       .help = "one node, with a free port and a random job name"},
       {.name = "--rdzv-backend",
        .value = &flags.rdzv_backend,
        .help = "how nodes meet: static (--node-rank, --master-addr) or c10d "
                "(--rdzv-endpoint)",
        .type = "NAME",
-       .group = kGroup,
        .words = {"static", "c10d"}},
       {.name = "--rdzv-endpoint",
        .value = &options.endpoint,
        .help = "address of the job's store, which the agent of that host "
                "serves",
        .type = "HOST:PORT",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
       {.name = "--rdzv-id",
        .value = &options.run_id,
        .help = "name of the job, the same on all nodes",
-       .type = "ID",
-       .group = kGroup},
+       .type = "ID"},
       {.name = "--rdzv-conf",
        .value = &flags.rdzv_conf,
        .help = "join_timeout (300 s), keep_alive_interval (5 s) times "
@@ -397,19 +378,16 @@ std::vector<Option> node_options(RunFlags& flags) {
                "(address to listen on; default: what the endpoint's name "
                "resolves to)",
        .type = "K=V,K=V",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
       {.name = "--local-addr",
        .value = &options.local_addr,
        .help = "this node's name in messages",
        .type = "HOST",
-       .default_text = "the host's name",
-       .group = kGroup},
+       .default_text = "the host's name"},
   };
 }
 
 std::vector<Option> secret_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Secret";
   auto& options = flags.options;
   return {
       {.name = "--secret-file",
@@ -417,24 +395,20 @@ std::vector<Option> secret_options(RunFlags& flags) {
        .help = "several nodes: file with the job's secret, readable only by "
                "you, the same on every node; or set LOCKSTEP_SECRET_FILE",
        .type = "FILE",
-       .default_text = "on loopback: a secret of your user",
-       .group = kGroup},
+       .default_text = "on loopback: a secret of your user"},
       {.name = "--secret-fd",
        .value = &options.secret_fd,
        .help = "read the secret from this file descriptor",
        .type = "N",
        .default_text = "none",
-       .group = kGroup,
        .range = between(0, 1'000'000)},
       {.name = "--no-secret",
        .value = &options.has_no_secret,
-       .help = "no secret: anyone who can reach the port may join",
-       .group = kGroup},
+       .help = "no secret: anyone who can reach the port may join"},
   };
 }
 
 std::vector<Option> ending_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Ending";
   return {
       {.name = "--max-restarts",
        .value = &flags.options.max_restarts,
@@ -442,7 +416,6 @@ std::vector<Option> ending_options(RunFlags& flags) {
                "other workers of `lockstep train` continue from memory; other "
                "programs are restarted",
        .type = "N",
-       .group = kGroup,
        .range = between(0, 1'000'000)},
       {.name = "--hang-timeout",
        .value = &flags.options.hang_timeout_s,
@@ -450,7 +423,6 @@ std::vector<Option> ending_options(RunFlags& flags) {
                "its steps, as `lockstep train` does, is ended; 0: never",
        .type = "S",
        .default_text = fmt::format("{:g}", launch::kHangTimeoutS),
-       .group = kGroup,
        .range = at_least(0)},
       {.name = "--grace-seconds,--shutdown-timeout",
        .value = &flags.options.grace_s,
@@ -458,20 +430,17 @@ std::vector<Option> ending_options(RunFlags& flags) {
                "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
        .type = "S",
        .default_text = "after a failure 5, else 30",
-       .group = kGroup,
        .range = at_least(0)},
       {.name = "--signals-to-handle",
        .value = &flags.signals,
        .help = "signals that are forwarded to the workers and end the job; "
                "SIGUSR1 always does",
-       .type = "LIST",
-       .group = kGroup},
+       .type = "LIST"},
       {.name = "--monitor-interval",
        .value = &flags.options.monitor_interval_s,
        .help = "longest sleep of the agent in seconds; it notices at once if "
                "a worker ends",
        .type = "S",
-       .group = kGroup,
        .range = Range{.least = 0,
                       .most = 60,
                       .excludes_least = true,
@@ -480,38 +449,32 @@ std::vector<Option> ending_options(RunFlags& flags) {
 }
 
 std::vector<Option> output_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Output";
   return {
       {.name = "--log-dir",
        .value = &flags.options.log_dir,
        .help = "keep the workers' stdout.log, stderr.log and error.json in a "
                "new folder in DIR",
        .type = "DIR",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
       {.name = "-r,--redirects",
        .value = &flags.redirects,
        .help = "write to log files instead of the console: 0 nothing, 1 "
                "stdout, 2 stderr, 3 both, or by local rank: 0:1,1:2",
-       .type = "WHAT",
-       .group = kGroup},
+       .type = "WHAT"},
       {.name = "-t,--tee",
        .value = &flags.tee,
        .help = "write to log files and to the console",
-       .type = "WHAT",
-       .group = kGroup},
+       .type = "WHAT"},
       {.name = "--local-ranks-filter",
        .value = &flags.shown_ranks,
        .help = "local ranks whose output is shown; log files have all",
        .type = "N,N",
-       .default_text = "all",
-       .group = kGroup},
+       .default_text = "all"},
       {.name = "--label-lines",
        .value = &flags.label_lines,
        .help = "begin each line with its rank, such as \"[rank 1] \": on, "
                "off, or auto (on with several workers or a template)",
        .type = "WHEN",
-       .group = kGroup,
        .words = {"auto", "on", "off"}},
       {.name = "--log-line-prefix-template",
        .value = &flags.options.label_template,
@@ -519,47 +482,40 @@ std::vector<Option> output_options(RunFlags& flags) {
                "${rank} and ${hostname} are replaced; or set "
                "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
        .type = "TEXT",
-       .default_text = "[rank ${rank}] ",
-       .group = kGroup},
+       .default_text = "[rank ${rank}] "},
       {.name = "--duplicate-stdout-filters",
        .value = &flags.stdout_filters,
        .help = "also write the shown lines of teed stdouts that contain one "
                "of these texts to filtered_stdout.log; two commas stand for a "
                "comma",
        .type = "TEXT,TEXT",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
       {.name = "--duplicate-stderr-filters",
        .value = &flags.stderr_filters,
        .help = "the same for stderr and filtered_stderr.log",
        .type = "TEXT,TEXT",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
   };
 }
 
 std::vector<Option> torchrun_options(RunFlags& flags) {
-  constexpr const char* kGroup = "Accepted for torchrun's command lines";
   return {
       {.name = "--start-method",
        .value = &flags.start_method,
        .help = "spawn, fork or forkserver; has no effect, because a worker is "
                "always a new process",
        .type = "NAME",
-       .group = kGroup,
        .words = {"spawn", "fork", "forkserver"}},
       {.name = "--event-log-handler",
        .value = &flags.event_log_handler,
        .help = "only null, which has no effect",
-       .type = "NAME",
-       .group = kGroup},
+       .type = "NAME"},
       {.name = "--logs-specs",
        .value = &flags.logs_specs,
        .help = "names Python code, so it is refused; see --log-dir, "
                "--redirects and --tee",
        .type = "NAME",
-       .default_text = "none",
-       .group = kGroup},
+       .default_text = "none"},
   };
 }
 
@@ -569,10 +525,13 @@ void add_run(CLI::App& app) {
   auto* command =
       add_command(app, "run", "Start the workers of a job, as torchrun does");
   auto flags = std::make_shared<RunFlags>();
-  for (const auto& options :
-       {worker_options(*flags), node_options(*flags), secret_options(*flags),
-        ending_options(*flags), output_options(*flags),
-        torchrun_options(*flags)}) {
+  for (const auto& options : {in_group("Workers", worker_options(*flags)),
+                              in_group("Nodes", node_options(*flags)),
+                              in_group("Secret", secret_options(*flags)),
+                              in_group("Ending", ending_options(*flags)),
+                              in_group("Output", output_options(*flags)),
+                              in_group("Accepted for torchrun's command lines",
+                                       torchrun_options(*flags))}) {
     for (const Option& option : options) {
       from_environment(add_option(*command, option));
     }
