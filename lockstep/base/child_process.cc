@@ -20,10 +20,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/base/stopwatch.h"
 
 namespace lockstep {
 namespace {
@@ -333,10 +333,8 @@ void ChildProcess::end() {
   if (pid_ < 0) return;
   if (!poll_end() && grace_s_ > 0) {
     send(SIGTERM);
-    const Stopwatch watch;
-    while (!poll_end() && watch.seconds() < grace_s_) {
-      pollfd ended{end_fd(), POLLIN, 0};
-      ::poll(&ended, 1, 10);
+    const auto deadline = deadline_in(grace_s_);
+    while (!poll_end() && wait_for(end_fd(), POLLIN, deadline)) {
     }
   }
   if (is_reaped_) return;

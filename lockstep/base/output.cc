@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/file_error.h"
 
@@ -25,8 +26,7 @@ int write_all(int fd, std::string_view text) {
       text.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {
       // Another program that shares the pipe made it non-blocking.
-      pollfd ready{fd, POLLOUT, 0};
-      ::poll(&ready, 1, -1);
+      wait_for(fd, POLLOUT, EventLoop::Time::max());
     } else if (errno != EINTR) {
       return errno;
     }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/process.h"
 
@@ -87,8 +88,7 @@ PeerProcess::PeerProcess(pid_t pid, uint64_t start_time)
 
 bool PeerProcess::has_ended() const {
   if (is_watched_in_proc()) return has_ended_in_proc(pid_, start_time_);
-  pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&ended, 1, 0) > 0;
+  return wait_for(pidfd_.get(), POLLIN, /*deadline=*/{});
 }
 
 bool may_any_have_ended(std::span<const PeerProcess> peers) {

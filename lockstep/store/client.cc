@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <poll.h>
 #include <span>
 #include <sys/socket.h>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/out_of_resources.h"
 #include "lockstep/store/secure_socket.h"
@@ -32,7 +33,7 @@ constexpr milliseconds kRepeatTime{2000};
 // Longest wait that the server is asked for at once. Its answer shows that the
 // connection still works.
 constexpr milliseconds kWaitTime{2000};
-constexpr int kPauseMs = 20;
+constexpr milliseconds kPause{20};
 
 uint32_t wait_ms(milliseconds time) {
   return static_cast<uint32_t>(
@@ -150,8 +151,7 @@ Reply Client::Link::ask(const Request& request, Time deadline) {
 }
 
 bool Client::Link::is_alive() const {
-  pollfd ready{socket_.fd(), POLLIN | POLLRDHUP, 0};
-  return ::poll(&ready, 1, 0) == 0;
+  return !wait_for(socket_.fd(), POLLIN | POLLRDHUP, /*deadline=*/{});
 }
 
 void Client::Link::send(const std::string& body, Time deadline) {
@@ -196,10 +196,7 @@ void Client::Link::wait_after(SecureSocket::Outcome outcome,
                      .got = "altered, repeated or injected ones"});
   }
   const bool is_write = outcome == SecureSocket::Outcome::kWantsWrite;
-  pollfd ready{socket_.fd(), is_write ? short{POLLOUT} : short{POLLIN}, 0};
-  const int found = ::poll(&ready, 1, poll_timeout_ms(deadline));
-  if (found < 0 && errno == EINTR) return;
-  if (found <= 0 && Clock::now() >= deadline) {
+  if (!wait_for(socket_.fd(), is_write ? POLLOUT : POLLIN, deadline)) {
     // The connection is reset when it is closed. The server takes an orderly
     // end for the end of this process.
     const linger reset{.l_onoff = 1, .l_linger = 0};
@@ -248,7 +245,7 @@ std::unique_ptr<Client::Link> Client::connect(const Token& channel,
       }
     }
     if (wrong) throw CommError(*wrong);
-    if (Clock::now() < deadline) ::poll(nullptr, 0, kPauseMs);
+    if (Clock::now() < deadline) std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
   check_descriptors("comm", "can't connect to the job's store");
   throw Unreachable(
@@ -296,7 +293,7 @@ Reply Client::exchange(Channel& channel, Request request) const {
                static_cast<double>(options_.answer_time.count()) / 1e3),
            .got = problem});
     }
-    ::poll(nullptr, 0, kPauseMs);
+    std::this_thread::sleep_for(kPause);
   }
 }
 

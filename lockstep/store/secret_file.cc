@@ -1,6 +1,7 @@
 #include "lockstep/store/secret_file.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/log.h"
@@ -22,7 +24,7 @@ namespace {
 
 constexpr size_t kMinBytes = 16;
 constexpr size_t kMaxBytes = 4096;
-constexpr int kReadTimeoutMs = 10'000;
+constexpr std::chrono::seconds kReadTimeout{10};
 constexpr mode_t kOthers = 077;
 constexpr const char* kMakeOne =
     "make one with `(umask 077; openssl rand -hex 32 > job.secret)` and give "
@@ -37,12 +39,12 @@ JobSecret read_all(int fd, const std::string& name) {
   std::string text(kMaxBytes + 2, '\0');
   size_t size = 0;
   while (size < text.size()) {
-    pollfd ready{fd, POLLIN, 0};
-    if (::poll(&ready, 1, kReadTimeoutMs) == 0) {
+    const auto deadline = std::chrono::steady_clock::now() + kReadTimeout;
+    if (!wait_for(fd, POLLIN, deadline)) {
       throw_bad_secret(
           {.code = ErrorCode::kBadSecret,
            .what = "no secret came from " + name,
-           .got = fmt::format("nothing in {} s", kReadTimeoutMs / 1000)});
+           .got = fmt::format("nothing in {} s", kReadTimeout.count())});
     }
     const ssize_t got = ::read(fd, text.data() + size, text.size() - size);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;

@@ -1,18 +1,15 @@
 #include "lockstep/store/server.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
-#include <span>
 #include <string>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <thread>
@@ -22,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/printable.h"
@@ -31,23 +29,7 @@
 namespace lockstep::store {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr size_t kFilesForOthers = 128;
-// The number of the first listener. Connections have smaller numbers.
-constexpr uint64_t kListeners = uint64_t{1} << 62;
-constexpr uint64_t kStop = kListeners - 1;
-
-void watch(int epoll, int operation, int fd, uint32_t events, uint64_t number) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = number;
-  if (::epoll_ctl(epoll, operation, fd, &event) != 0) {
-    throw CommError({.code = ErrorCode::kStoreUnreachable,
-                     .what = "the store can't watch a connection",
-                     .got = std::strerror(errno)});
-  }
-}
 
 // Returns the limit on connections. It takes into account how many files this
 // process may open.
@@ -109,10 +91,12 @@ class Server::Loop {
   using Time = Connection::Time;
 
   void run();
-  int timeout_ms(Time now) const;
+  // Returns when something is due that does not depend on a connection.
+  Time next_deadline() const;
+  void carry_out_orders();
   void accept_some(int listener, Time now);
   void close_oldest_unauthenticated(const std::string& why);
-  void on_event(Number number, uint32_t events, Time now);
+  void on_event(Number number, uint32_t events);
   // Handles all requests that have arrived. If it throws, the connection is
   // closed.
   void read_requests(Connection& connection, Time now);
@@ -128,7 +112,7 @@ class Server::Loop {
   void close_late(Time now);
   void carry_out_last_wills(Time now);
   void close_stale_workers();
-  // Writes as much as possible, and sets the events that epoll watches.
+  // Writes as much as possible, and sets the events to wait for.
   void attend(Connection& connection);
   void refuse(Number number, const std::string& why);
   // `is_end`: the other end closed the connection, and the network did not
@@ -137,12 +121,16 @@ class Server::Loop {
 
   const ServerOptions options_;
   std::vector<FileDescriptor> listeners_;
-  FileDescriptor epoll_, stop_;
   // Closed when this process has no descriptors left, because a connection must
   // be accepted before it can be refused.
   FileDescriptor spare_;
 
-  std::mutex mutex_;  // guards all members below
+  std::mutex mutex_;                                // guards orders_
+  std::vector<std::packaged_task<void()>> orders_;  // from other threads
+
+  // Used by the thread only.
+  EventLoop events_;
+  std::vector<int> arrivals_;  // listeners at which connections wait
   StoreService service_;
   Number next_number_ = 0;
   std::map<Number, std::unique_ptr<Connection>> connections_;
@@ -159,56 +147,44 @@ Server::Loop::Loop(const ServerOptions& options,
                    std::vector<FileDescriptor> listeners)
     : options_(options),
       listeners_(std::move(listeners)),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spare_(spare_file()),
       service_(options.run_id, connections_of(options), options.limits) {
-  watch(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), EPOLLIN, kStop);
-  for (size_t i = 0; i < listeners_.size(); ++i) {
-    watch(epoll_.get(), EPOLL_CTL_ADD, listeners_[i].get(), EPOLLIN,
-          kListeners + i);
+  for (const FileDescriptor& listener : listeners_) {
+    events_.add(listener.get(), EPOLLIN, [this, &listener](uint32_t) {
+      arrivals_.push_back(listener.get());
+    });
   }
   thread_ = std::thread([this] { run(); });
 }
 
 Server::Loop::~Loop() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto put = ::write(stop_.get(), &one, sizeof one);
+  events_.stop();
   thread_.join();
 }
 
 void Server::Loop::begin_round(int round, int world_size) {
-  const std::lock_guard lock(mutex_);
-  if (service_.begin_round(round, world_size)) close_stale_workers();
+  std::packaged_task<void()> order([=, this] {
+    if (service_.begin_round(round, world_size)) close_stale_workers();
+  });
+  auto done = order.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.push_back(std::move(order));
+  }
+  events_.wake();
+  done.get();
 }
 
 void Server::Loop::run() {
-  std::array<epoll_event, 64> events;
-  for (;;) {
-    int wait_ms = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      wait_ms = timeout_ms(std::chrono::steady_clock::now());
-    }
-    const int count =
-        ::epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms);
-    const auto now = std::chrono::steady_clock::now();
-    const std::lock_guard lock(mutex_);
+  for (bool goes_on = true; goes_on;) {
     try {
-      const std::span happened(events.data(),
-                               count > 0 ? static_cast<size_t>(count) : 0);
-      for (const auto& event : happened) {
-        const Number number = event.data.u64;
-        if (number == kStop) return;
-        if (number < kListeners) on_event(number, event.events, now);
-      }
+      arrivals_.clear();
+      goes_on = events_.run_once(next_deadline());
+      carry_out_orders();
+      const auto now = std::chrono::steady_clock::now();
       // Listeners come last. A new connection may close an old one, and the
       // events of the old one should be handled first.
-      for (const auto& event : happened) {
-        const Number number = event.data.u64;
-        if (number < kListeners) continue;
-        accept_some(listeners_[number - kListeners].get(), now);
-      }
+      for (const int listener : arrivals_) accept_some(listener, now);
       close_late(now);
       carry_out_last_wills(now);
     } catch (const std::exception& error) {
@@ -218,7 +194,7 @@ void Server::Loop::run() {
   }
 }
 
-int Server::Loop::timeout_ms(Time now) const {
+Server::Loop::Time Server::Loop::next_deadline() const {
   Time next = Time::max();
   if (!unauthenticated_.empty()) {
     next = connections_.at(*unauthenticated_.begin())->since() +
@@ -226,10 +202,16 @@ int Server::Loop::timeout_ms(Time now) const {
   }
   if (!waiters_.empty()) next = std::min(next, waiters_.begin()->first);
   for (const auto& [agent, due] : absent_) next = std::min(next, due);
-  if (next == Time::max()) return -1;
-  // Rounded up, because waking up slightly too early is useless.
-  const auto left = std::chrono::ceil<milliseconds>(next - now).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+  return next;
+}
+
+void Server::Loop::carry_out_orders() {
+  std::vector<std::packaged_task<void()>> orders;
+  {
+    const std::lock_guard lock(mutex_);
+    orders.swap(orders_);
+  }
+  for (auto& order : orders) order();
 }
 
 void Server::Loop::accept_some(int listener, Time now) {
@@ -258,11 +240,11 @@ void Server::Loop::accept_some(int listener, Time now) {
     };
     auto connection =
         std::make_unique<Connection>(number, std::move(socket), find_key, now);
-    connection->watched_events = EPOLLIN | EPOLLRDHUP;
-    watch(epoll_.get(), EPOLL_CTL_ADD, connection->fd(),
-          connection->watched_events, number);
+    const int fd = connection->fd();
     connections_.emplace(number, std::move(connection));
     unauthenticated_.insert(number);
+    events_.add(fd, EPOLLIN | EPOLLRDHUP,
+                [this, number](uint32_t events) { on_event(number, events); });
   }
 }
 
@@ -270,10 +252,8 @@ void Server::Loop::close_oldest_unauthenticated(const std::string& why) {
   if (!unauthenticated_.empty()) refuse(*unauthenticated_.begin(), why);
 }
 
-void Server::Loop::on_event(Number number, uint32_t events, Time now) {
-  const auto found = connections_.find(number);
-  if (found == connections_.end()) return;  // already closed in this turn
-  Connection& connection = *found->second;
+void Server::Loop::on_event(Number number, uint32_t events) {
+  Connection& connection = *connections_.at(number);
   // After a reset or a timeout of the network, there is an error.
   const bool is_end = (events & EPOLLERR) == 0;
   try {
@@ -281,7 +261,7 @@ void Server::Loop::on_event(Number number, uint32_t events, Time now) {
       return close(number);
     if ((events & EPOLLIN) != 0) {
       if (!connection.read_some()) return close(number, is_end);
-      read_requests(connection, now);
+      read_requests(connection, std::chrono::steady_clock::now());
     } else if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
       return close(number, is_end);
     }
@@ -305,10 +285,7 @@ void Server::Loop::attend(Connection& connection) {
   } else if (!connection.waiting) {
     events |= EPOLLIN;
   }
-  if (events == connection.watched_events) return;
-  connection.watched_events = events;
-  watch(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), events,
-        connection.number());
+  events_.change(connection.fd(), events);
 }
 
 void Server::Loop::close_late(Time now) {
@@ -378,6 +355,7 @@ void Server::Loop::close(Number number, bool is_end) {
         (is_end ? options_.end_time : options_.reconnect_time);
   }
   unauthenticated_.erase(number);
+  events_.remove(connection.fd());
   connections_.erase(found);
 }
 

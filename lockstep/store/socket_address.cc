@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/out_of_resources.h"
 
 namespace lockstep::store {
@@ -235,12 +236,6 @@ std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                    .fix = "choose another address or port"});
 }
 
-int poll_timeout_ms(std::chrono::steady_clock::time_point deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
-}
-
 FileDescriptor start_connecting(const SocketAddress& address) {
   FileDescriptor socket(::socket(
       address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -261,8 +256,10 @@ FileDescriptor connect_to(const SocketAddress& address,
                           std::chrono::steady_clock::time_point deadline) {
   FileDescriptor socket = start_connecting(address);
   if (!socket.is_open()) return {};
-  pollfd ready{socket.get(), POLLOUT, 0};
-  if (::poll(&ready, 1, poll_timeout_ms(deadline)) <= 0) return {};
+  if (!wait_for(socket.get(), POLLOUT, deadline)) {
+    errno = ETIMEDOUT;
+    return {};
+  }
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);

@@ -57,10 +57,6 @@ bool is_loopback_name(const std::string& host);
 std::vector<FileDescriptor> listen_at(const std::string& host, int& port,
                                       const std::string& interface = "");
 
-/// Returns the timeout with which poll() waits until `deadline`, in
-/// milliseconds: rounded up, from 0 to about a quarter of an hour.
-int poll_timeout_ms(std::chrono::steady_clock::time_point deadline);
-
 /// Begins to connect to `address`, and does not wait. Returns a closed
 /// descriptor if that failed. The socket is non-blocking and has TCP_NODELAY
 /// set.

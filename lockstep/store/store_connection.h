@@ -48,8 +48,7 @@ class Connection {
   Token channel{};  ///< channel that uses this connection
   /// The request that waits for a key. No other request is read meanwhile.
   std::optional<Request> waiting;
-  Time deadline{};              ///< of the waiting request
-  uint32_t watched_events = 0;  ///< events that epoll watches
+  Time deadline{};  ///< of the waiting request
 
  private:
   bool shake_hands();

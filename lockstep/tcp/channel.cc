@@ -1,19 +1,15 @@
 #include "lockstep/tcp/channel.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
+#include <sys/epoll.h>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/out_of_resources.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/start_thread.h"
-#include "lockstep/store/socket_address.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -64,22 +60,25 @@ Channel::Channel(int rank, int ranks, Door door, const transport::Peers& group)
     : rank_(rank),
       ranks_(ranks),
       group_(group),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       door_(std::move(door)),
+      strangers_(events_,
+                 {.purpose = kForMessages,
+                  .rank = rank,
+                  .ranks = ranks,
+                  .listening = door_.listening.get(),
+                  .key = door_.keys[static_cast<size_t>(rank)],
+                  .data = door_.data,
+                  .time = kHandshakeTime},
+                 [this](int peer, store::SecureSocket socket) {
+                   join(peer, std::move(socket));
+                 }),
       outgoing_(static_cast<size_t>(ranks)),
       incoming_(static_cast<size_t>(ranks)) {
-  if (!wake_.is_open()) {
-    throw OutOfResources("comm", "can't exchange messages", errno);
-  }
   thread_ = start_thread("comm", "the messages of a group", [this] { run(); });
 }
 
 Channel::~Channel() {
-  {
-    const Lock lock(mutex_);
-    is_stopping_ = true;
-  }
-  wake();
+  events_.stop();
   thread_.join();
   Lock lock(mutex_);
   end_all([this](const MessageOperation& operation) {
@@ -99,7 +98,7 @@ void Channel::send(int peer, int tag, std::span<const std::byte> data,
        .data = data});
   // Most messages fit into the socket, and need no other thread.
   if (out.sends.size() == 1 && out.socket.is_open()) flush(peer);
-  if (!out.sends.empty()) wake();
+  if (!out.sends.empty()) events_.wake();
   finish(lock);
 }
 
@@ -120,7 +119,7 @@ void Channel::receive(int peer, int tag, std::span<std::byte> data,
   // If a connection is there, the thread waits for the message already.
   const bool is_connected = peer != kAnySource && from(peer).is_ready();
   if (!is_connected || receives_.back().operation.deadline < sleeps_until_) {
-    wake();
+    events_.wake();
   }
 }
 
@@ -131,12 +130,7 @@ void Channel::abort(const std::string& reason) noexcept {
   } catch (const std::exception&) {
     // The other ranks then see that this rank ends.
   }
-  wake();
-}
-
-void Channel::wake() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto put = ::write(wake_.get(), &one, sizeof one);
+  events_.wake();
 }
 
 // Calls `done` of what has ended. Gives up the lock.
@@ -155,23 +149,10 @@ void Channel::end(MessageOperation& operation, int source,
 }
 
 void Channel::run() {
-  std::vector<pollfd> polled;
-  std::vector<short*> ready;
   for (;;) {
-    Time until;
-    {
-      const Lock lock(mutex_);
-      if (is_stopping_) return;
-      until = prepare_poll(polled, ready);
-    }
-    ::poll(polled.data(), polled.size(), store::poll_timeout_ms(until));
-    Lock lock(mutex_);
-    uint64_t wakes = 0;
-    [[maybe_unused]] const auto got = ::read(wake_.get(), &wakes, sizeof wakes);
-    for (size_t i = 0; i < polled.size(); ++i) *ready[i] = polled[i].revents;
     try {
-      accept_strangers();
-      advance_strangers();
+      if (!events_.run_once(prepare())) return;
+      const Lock lock(mutex_);
       for (int peer = 0; peer < ranks_; ++peer) {
         if (peer == rank_) continue;
         advance(peer);
@@ -183,53 +164,38 @@ void Channel::run() {
     } catch (const std::exception& error) {
       // Such as lack of memory or descriptors.
       const std::string text = text_of(error);
+      const Lock lock(mutex_);
       end_all([&](const MessageOperation& operation) {
         return ended_by(text, operation, rank_);
       });
     }
+    Lock lock(mutex_);
     finish(lock);
   }
 }
 
-// Connects where there is something to send. Lists what to wait for, and
-// returns until when.
-Channel::Time Channel::prepare_poll(std::vector<pollfd>& polled,
-                                    std::vector<short*>& ready) {
-  polled.clear();
-  ready.clear();
-  const auto watch = [&](int fd, short events, short& result) {
-    polled.push_back({.fd = fd, .events = events, .revents = 0});
-    ready.push_back(&result);
-  };
+// Says what to wait for on the connections. Returns until when.
+Channel::Time Channel::prepare() {
+  const Lock lock(mutex_);
   Time until = Clock::now() + kWakeEvery;
   const auto by = [&](Time time) { until = std::min(until, time); };
-  watch(wake_.get(), POLLIN, ignored_);
-  const bool accepts = Clock::now() >= accept_at_;
-  if (!accepts) by(accept_at_);
-  if (accepts && door_.listening.is_open()) {
-    watch(door_.listening.get(), POLLIN, ignored_);
-  }
-  for (const Stranger& each : strangers_) {
-    watch(each.handshake.fd(), each.handshake.events(), ignored_);
-    by(each.since + kHandshakeTime);
-  }
   for (int peer = 0; peer < ranks_; ++peer) {
     Outgoing& out = to(peer);
     out.ready = from(peer).ready = 0;
     for (const Send& send : out.sends) by(send.operation.deadline);
     if (out.handshake) {
-      watch(out.handshake->fd(), out.handshake->events(), out.ready);
+      events_.change(out.handshake->fd(), out.handshake->events());
     } else if (out.socket.is_open()) {
       // The other end sends nothing, but it may close the connection.
-      const short events = out.sends.empty() ? POLLIN : POLLIN | POLLOUT;
-      watch(out.socket.fd(), events, out.ready);
+      events_.change(out.socket.fd(),
+                     out.sends.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
     } else if (!out.sends.empty()) {
       by(out.connect_at);
     }
     Incoming& in = from(peer);
-    if (in.is_ready()) {
-      watch(in.socket.fd(), POLLIN, in.ready);
-      if (in.has_more) by(Clock::now());
+    if (in.socket.is_open()) {
+      events_.change(in.socket.fd(), in.is_held_up() ? 0 : EPOLLIN);
+      if (in.has_more && !in.is_held_up()) by(Clock::now());
     }
     if (in.receive) by(in.receive->operation.deadline);
   }
@@ -256,6 +222,7 @@ bool Channel::is_awaited(int peer) const {
 }
 
 void Channel::close(Line& line) {
+  events_.remove(line.socket.fd());
   line.socket = store::SecureSocket();
   line.is_closed = true;
   look_at_ = std::min(look_at_, Clock::now());
@@ -270,6 +237,8 @@ void Channel::connect(int peer) {
   out.handshake =
       Handshake::with(kForMessages, rank_, peer, std::move(socket),
                       door_.keys[static_cast<size_t>(peer)], door_.data);
+  events_.add(out.handshake->fd(), EPOLLIN,
+              [&out](uint32_t events) { out.ready = events; });
 }
 
 void Channel::advance(int peer) {
@@ -285,25 +254,32 @@ void Channel::advance(int peer) {
         out.ready = 0;  // that was for the handshake
         break;
       case Outcome::kRefused:
-        out.handshake.reset();
+        give_up(out);
         out.end =
             fmt::format("somebody else answers in place of rank {}", peer);
         break;
       case Outcome::kClosed:
         // It is not there yet, or it is flooded with connections.
-        out.handshake.reset();
+        give_up(out);
         break;
       default:
         break;
     }
   }
   if (!out.socket.is_open()) return;
-  if ((out.ready & (POLLIN | POLLHUP | POLLERR)) != 0) return close(out);
-  flush(peer);
+  const bool has_ended = (out.ready & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0;
+  if (has_ended || !flush(peer)) close(out);
+}
+
+// Ends a handshake.
+void Channel::give_up(Outgoing& out) {
+  if (!out.handshake) return;
+  events_.remove(out.handshake->fd());
+  out.handshake.reset();
 }
 
 // Sends as much as the socket takes, up to kBytesATurn.
-void Channel::flush(int peer) {
+bool Channel::flush(int peer) {
   Outgoing& out = to(peer);
   for (size_t bytes = 0; bytes < kBytesATurn && !out.sends.empty();) {
     Send& send = out.sends.front();
@@ -332,63 +308,35 @@ void Channel::flush(int peer) {
         break;
       case Outcome::kWantsRead:
       case Outcome::kWantsWrite:
-        return;
+        return true;
       default:
-        return close(out);
+        return false;
     }
     if (send.sent < all) continue;
     end(send.operation, peer, nullptr);
     out.sends.pop_front();
     out.is_tried = false;
   }
+  return true;
 }
 
-void Channel::accept_strangers() {
-  while (door_.listening.is_open()) {
-    FileDescriptor socket(::accept4(door_.listening.get(), nullptr, nullptr,
-                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) {
-      // Without descriptors, poll() would find it ready again at once.
-      if (errno == EMFILE || errno == ENFILE) {
-        accept_at_ = Clock::now() + kLookEvery;
-      }
-      return;
-    }
-    if (strangers_.size() >= kMaxStrangers + incoming_.size()) {
-      strangers_.pop_front();
-    }
-    strangers_.push_back(
-        {.handshake = Handshake::with_stranger(
-             kForMessages, rank_, ranks_, std::move(socket),
-             door_.keys[static_cast<size_t>(rank_)], door_.data),
-         .since = Clock::now()});
-  }
-}
-
-void Channel::advance_strangers() {
-  for (auto each = strangers_.begin(); each != strangers_.end();) {
-    const Outcome outcome = each->handshake.advance();
-    if (outcome == Outcome::kDone) {
-      Incoming& in = from(*each->handshake.peer());
-      // A rank connects once.
-      if (!in.socket.is_open() && !in.is_closed && in.end.empty()) {
-        in.socket = each->handshake.take();
-        in.ready = POLLIN;
-      }
-    }
-    const bool is_over = outcome == Outcome::kDone ||
-                         outcome == Outcome::kClosed ||
-                         outcome == Outcome::kRefused ||
-                         Clock::now() >= each->since + kHandshakeTime;
-    each = is_over ? strangers_.erase(each) : std::next(each);
-  }
+// Takes a connection on which another rank sends.
+void Channel::join(int peer, store::SecureSocket socket) {
+  const Lock lock(mutex_);
+  Incoming& in = from(peer);
+  // A rank connects once.
+  if (in.socket.is_open() || in.is_closed || !in.end.empty()) return;
+  events_.add(socket.fd(), EPOLLIN,
+              [&in](uint32_t events) { in.ready = events; });
+  in.socket = std::move(socket);
+  in.ready = EPOLLIN;
 }
 
 void Channel::read(int peer) {
   Incoming& in = from(peer);
   if (in.is_held_up()) {
     match(peer);
-    in.ready = POLLIN;
+    in.ready = EPOLLIN;
   }
   if (in.ready == 0 && !in.has_more) return;
   in.is_drained = in.has_more = false;
@@ -405,7 +353,7 @@ void Channel::read(int peer) {
     const size_t after = in.frame_got + in.got;
     got += after > before ? after - before : sizeof(Frame);
   }
-  // poll() does not see what TLS has read from the socket.
+  // epoll does not see what TLS has read from the socket.
   in.has_more = in.socket.is_open() && !in.is_drained;
 }
 
@@ -543,7 +491,7 @@ bool Channel::deliver(Message& message) {
   Incoming& in = from(message.source);
   in.kept -= message.bytes;
   // Its next frame may have waited for the space.
-  if (in.is_held_up()) wake();
+  if (in.is_held_up()) events_.wake();
   return true;
 }
 
@@ -676,10 +624,10 @@ void Channel::carry_out_abort() {
     for (Outgoing& out : outgoing_) {
       size_t put = 0;
       if (out.socket.is_open() && !out.is_tried) out.socket.write(last, put);
-      out.handshake.reset();
+      give_up(out);
     }
+    strangers_.close();
     door_.listening.close();
-    strangers_.clear();
   }
   end_all([&](const MessageOperation& operation) {
     return ended_by(end, operation, rank_);

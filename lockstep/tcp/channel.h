@@ -9,15 +9,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <poll.h>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/tcp/door.h"
 #include "lockstep/tcp/message_operation.h"
+#include "lockstep/tcp/strangers.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::tcp {
@@ -101,7 +101,7 @@ class Channel {
   /// One direction between this rank and another.
   struct Line {
     store::SecureSocket socket;
-    short ready = 0;  // events of poll()
+    uint32_t ready = 0;  // events of epoll; used by the thread only
     bool is_closed = false;
     int looks = 0;    // number of looks that found it closed, or the rank gone
     std::string end;  // why no message can pass any more; empty: it can
@@ -125,7 +125,7 @@ class Channel {
     std::optional<Message> message;  // where they are kept, or neither
     size_t kept = 0;                 // bytes of messages that nobody wants
     bool is_drained = false;
-    bool has_more = false;  // has bytes that poll() may not report
+    bool has_more = false;  // has bytes that epoll may not report
 
     /// Returns whether a frame waits for somebody to take its data.
     bool is_held_up() const {
@@ -133,25 +133,20 @@ class Channel {
     }
     bool is_ready() const { return socket.is_open() && !is_held_up(); }
   };
-  struct Stranger {
-    Handshake handshake;
-    Time since;
-  };
-
   Outgoing& to(int peer) { return outgoing_[static_cast<size_t>(peer)]; }
   Incoming& from(int peer) { return incoming_[static_cast<size_t>(peer)]; }
 
-  // All functions below, except for run() and the two after it, are called with
-  // the lock.
+  // All functions below, except for run() and the three after it, are called
+  // with the lock. Only the thread opens and closes connections.
   void run();
+  Time prepare();
+  void join(int peer, store::SecureSocket socket);
   void finish(Lock& lock);
-  void wake() const;
-  Time prepare_poll(std::vector<pollfd>& polled, std::vector<short*>& ready);
   void connect(int peer);
   void advance(int peer);
-  void flush(int peer);
-  void accept_strangers();
-  void advance_strangers();
+  void give_up(Outgoing& out);
+  /// Returns false if the connection is broken.
+  bool flush(int peer);
   void read(int peer);
   /// Reads into `bytes`. Returns whether any arrived.
   bool read_some(Incoming& in, std::span<std::byte> bytes, size_t& got);
@@ -176,23 +171,20 @@ class Channel {
   const int rank_;
   const int ranks_;
   const transport::Peers& group_;
-  const FileDescriptor wake_;
-
-  std::mutex mutex_;  // guards all members below
   Door door_;
+  EventLoop events_;
+  Strangers strangers_;  // used by the thread only
+
+  std::mutex mutex_;                // guards all members below
   std::vector<Outgoing> outgoing_;  // by rank
   std::vector<Incoming> incoming_;  // by rank
-  std::list<Stranger> strangers_;   // oldest first
   std::list<Receive> receives_;     // without a message, in order
   std::list<Message> messages_;     // without a receive, as they arrived
   std::vector<Finished> finished_;  // whose `done` is to be called
   Time look_at_{};                  // when to look for ends again
-  Time accept_at_{};                // not before that
   Time sleeps_until_{};             // of the thread, if nothing wakes it
-  short ignored_ = 0;               // events that nobody asks for
   std::optional<std::string> abort_reason_;
   bool is_aborted_ = false;
-  bool is_stopping_ = false;
   std::thread thread_;
 };
 

@@ -1,7 +1,7 @@
 #include "lockstep/tcp/handshake.h"
 
-#include <poll.h>
 #include <string_view>
+#include <sys/epoll.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ Handshake Handshake::with_stranger(const std::string& purpose, int rank,
   return made;
 }
 
-short Handshake::events() const { return wants_write_ ? POLLOUT : POLLIN; }
+uint32_t Handshake::events() const { return wants_write_ ? EPOLLOUT : EPOLLIN; }
 
 Handshake::Outcome Handshake::advance() {
   Outcome outcome = Outcome::kDone;

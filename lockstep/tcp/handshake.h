@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,10 +12,6 @@ namespace lockstep::tcp {
 
 /// The form of the data on a connection between two ranks.
 enum class Data { kPlain, kEncrypted };
-
-/// Limit on a rank's connections with strangers. The other ranks of the group
-/// come on top. Beyond it, the oldest is closed.
-inline constexpr size_t kMaxStrangers = 64;
 
 /// A connection between two ranks that do not know each other yet. Both prove
 /// that they know the key of the rank that listens, and leave TLS if the data
@@ -39,8 +35,8 @@ class Handshake {
   /// Returns the other rank. Nothing for a stranger that is not proven.
   const std::optional<int>& peer() const { return peer_; }
   int fd() const { return socket_.fd(); }
-  /// Returns the events of poll() to wait for before the next advance().
-  short events() const;
+  /// Returns the events of epoll to wait for before the next advance().
+  uint32_t events() const;
   store::SecureSocket take() { return std::move(socket_); }
 
  private:

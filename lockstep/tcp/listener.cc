@@ -5,11 +5,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <netdb.h>
 #include <optional>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <thread>
 #include <utility>
@@ -18,8 +17,10 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/store/socket_address.h"
+#include "lockstep/tcp/strangers.h"
 #include "lockstep/transport/call.h"
 
 namespace lockstep::tcp {
@@ -116,11 +117,22 @@ class Connector {
       : rank_(rank),
         ranks_(static_cast<int>(places.size())),
         places_(places),
-        listening_fd_(listening_fd),
         data_(data),
         deadline_(deadline),
         sockets_(places.size()),
-        outgoing_(static_cast<size_t>(rank)) {}
+        outgoing_(static_cast<size_t>(rank)),
+        strangers_(loop_,
+                   {.purpose = kForCollectives,
+                    .rank = rank,
+                    .ranks = ranks_,
+                    .listening = listening_fd,
+                    .key = places[static_cast<size_t>(rank)].key,
+                    .data = data},
+                   [this](int peer, store::SecureSocket socket) {
+                     auto& place = sockets_[static_cast<size_t>(peer)];
+                     const bool is_awaited = peer > rank_ && !place.is_open();
+                     if (is_awaited) place = std::move(socket);
+                   }) {}
 
   std::vector<store::SecureSocket> run(const std::function<bool()>& is_over) {
     for (auto awaited = awaited_ranks(); !awaited.empty();
@@ -134,10 +146,7 @@ class Connector {
                          .fix = kFix});
       }
       for (int peer = 0; peer < rank_; ++peer) connect(peer);
-      wait_and_accept();
-      for (int peer = 0; peer < rank_; ++peer) advance(peer);
-      std::erase_if(strangers_,
-                    [&](Handshake& each) { return !is_pending(each); });
+      loop_.run_once(std::min(deadline_, Clock::now() + kAskEvery));
     }
     return std::move(sockets_);
   }
@@ -170,13 +179,20 @@ class Connector {
     if (!socket.is_open()) fail(peer, std::strerror(errno));
     handshake = Handshake::with(kForCollectives, rank_, peer, std::move(socket),
                                 place.key, data_);
+    loop_.add(handshake->fd(), EPOLLIN,
+              [this, peer](uint32_t) { advance(peer); });
     advance(peer);
   }
 
   void advance(int peer) {
     auto& handshake = outgoing_[static_cast<size_t>(peer)];
-    if (!handshake) return;
-    switch (handshake->advance()) {
+    const auto outcome = handshake->advance();
+    if (outcome == Handshake::Outcome::kWantsRead ||
+        outcome == Handshake::Outcome::kWantsWrite) {
+      return loop_.change(handshake->fd(), handshake->events());
+    }
+    loop_.remove(handshake->fd());
+    switch (outcome) {
       case Handshake::Outcome::kDone:
         sockets_[static_cast<size_t>(peer)] = handshake->take();
         return handshake.reset();
@@ -191,58 +207,15 @@ class Connector {
     }
   }
 
-  /// Waits until a connection is ready or a stranger comes.
-  void wait_and_accept() {
-    std::vector<pollfd> polled{
-        {.fd = listening_fd_, .events = POLLIN, .revents = 0}};
-    const auto watch = [&](const Handshake& each) {
-      polled.push_back(
-          {.fd = each.fd(), .events = each.events(), .revents = 0});
-    };
-    for (const auto& each : outgoing_) {
-      if (each) watch(*each);
-    }
-    for (const auto& each : strangers_) watch(each);
-    const auto until = std::min(deadline_, Clock::now() + kAskEvery);
-    ::poll(polled.data(), polled.size(), store::poll_timeout_ms(until));
-    if (polled[0].revents == 0) return;
-    FileDescriptor socket(::accept4(listening_fd_, nullptr, nullptr,
-                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) return;
-    if (strangers_.size() >= kMaxStrangers + sockets_.size()) {
-      strangers_.pop_front();
-    }
-    strangers_.push_back(Handshake::with_stranger(
-        kForCollectives, rank_, ranks_, std::move(socket),
-        places_[static_cast<size_t>(rank_)].key, data_));
-  }
-
-  /// Goes on with a stranger. Returns false if that is over.
-  bool is_pending(Handshake& stranger) {
-    switch (stranger.advance()) {
-      case Handshake::Outcome::kDone: {
-        const int peer = *stranger.peer();
-        auto& socket = sockets_[static_cast<size_t>(peer)];
-        if (peer > rank_ && !socket.is_open()) socket = stranger.take();
-        return false;
-      }
-      case Handshake::Outcome::kRefused:
-      case Handshake::Outcome::kClosed:
-        return false;
-      default:
-        return true;
-    }
-  }
-
   const int rank_;
   const int ranks_;
   const std::vector<Place>& places_;
-  const int listening_fd_;
   const Data data_;
   const Clock::time_point deadline_;
   std::vector<store::SecureSocket> sockets_;  // by rank; closed for this rank
   std::vector<std::optional<Handshake>> outgoing_;  // to the ranks below
-  std::deque<Handshake> strangers_;                 // oldest first
+  EventLoop loop_;
+  Strangers strangers_;  // among them the ranks above
 };
 
 /// Returns the address from which this host would send to `peer`, which a

@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/store/socket_address.h"
+#include "lockstep/base/event_loop.h"
 
 namespace lockstep::tcp {
 
@@ -123,6 +123,8 @@ void Mesh::complete() {
   }
 }
 
+// Calls poll() instead of an EventLoop: this is the inner loop of a collective,
+// which waits for other connections and events each time.
 void Mesh::wait_until(Clock::time_point deadline) {
   polled_.clear();
   polled_ranks_.clear();
@@ -136,7 +138,7 @@ void Mesh::wait_until(Clock::time_point deadline) {
     polled_ranks_.push_back(r);
   }
   const int ready =
-      ::poll(polled_.data(), polled_.size(), store::poll_timeout_ms(deadline));
+      ::poll(polled_.data(), polled_.size(), poll_timeout_ms(deadline));
   if (ready < 0 && errno != EINTR) {
     give_up({.code = ErrorCode::kCollectiveFailed,
              .what = fmt::format("{} can't wait for other ranks", name(rank_)),
@@ -205,9 +207,10 @@ void Mesh::abort(const std::string& reason, EndConnection end) noexcept {
 
 std::optional<std::string> Mesh::end_of(int rank) const {
   const Connection& connection = peers_[static_cast<size_t>(rank)].connection;
-  pollfd closed{.fd = connection.fd(), .events = POLLRDHUP, .revents = 0};
-  if (::poll(&closed, 1, 0) <= 0) return std::nullopt;
-  return name(rank) + " ended or left the group";
+  if (wait_for(connection.fd(), POLLRDHUP, /*deadline=*/{})) {
+    return name(rank) + " ended or left the group";
+  }
+  return std::nullopt;
 }
 
 std::string Mesh::state_of(int rank) const {

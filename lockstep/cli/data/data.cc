@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <memory>
-#include <poll.h>
 #include <set>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/child_process.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_lock.h"
 #include "lockstep/base/input_file.h"
 #include "lockstep/base/interrupt.h"
@@ -61,10 +61,11 @@ bool has_file(const fs::path& path, const std::string& sha256) {
                    .fix = "move it away, or name another --dir"});
 }
 
+bool is_interrupted() { return InterruptScope::signal() != 0; }
+
 // Runs a program. Ends it if a signal arrives, or if `part` is too long.
 CommandResult run_program(const Words& words, bool shows_err = false,
                           const fs::path& part = {}, int64_t max_bytes = 0) {
-  const auto is_interrupted = [] { return InterruptScope::signal() != 0; };
   Command command{.arguments = words, .deadline_s = 1e9, .stop = [&] {
                     return is_interrupted() || size_of(part) > max_bytes;
                   }};
@@ -135,7 +136,7 @@ void download(const std::string& url, const RemoteFile& file,
                             std::ranges::count(kFinalExits, curl.exit_code);
     if (is_other_file) fs::remove(part);
     if (tries < kTries && !is_final) {
-      if (!is_other_file) ::poll(nullptr, 0, 1000 * tries);
+      if (!is_other_file) wait_for(-1, 0, deadline_in(tries), is_interrupted);
       continue;
     }
     throw DataError(

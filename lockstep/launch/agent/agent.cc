@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/exit_code.h"
 #include "lockstep/base/printable.h"
 #include "lockstep/base/text.h"
@@ -290,6 +291,10 @@ bool Agent::join_next_attempt(const SharedEnd& end) {
   }
 }
 
+// Calls poll() instead of an EventLoop. Streams and processes close their own
+// descriptors, the console decides which streams are read, and the agent's
+// output may be a file, for which epoll can't wait. So the list is made anew
+// each time.
 bool Agent::wait_for_events(int timeout_ms) {
   std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0},
                           {peers_ ? peers_->fd() : -1, POLLIN, 0},
@@ -492,15 +497,10 @@ void Agent::report_restart(const SharedEnd& end, double delay_s) {
 }
 
 bool Agent::wait_before_restart(double delay_s) {
-  const Stopwatch waited;
-  for (;;) {
-    if (is_asked_to_end()) break;
-    const double left_s = delay_s - waited.seconds();
-    if (left_s <= 0) return true;
-    pollfd ready{signals_.fd(), POLLIN, 0};
-    ::poll(&ready, 1, static_cast<int>(left_s * 1000) + 1);
-    err_.write_some();
-  }
+  err_.write_some();
+  const bool is_asked_before = is_asked_to_end();
+  if (!is_asked_before) wait_for(signals_.fd(), POLLIN, deadline_in(delay_s));
+  if (!is_asked_before && !is_asked_to_end()) return true;
   // In an elastic job, the others notice in the next attempt that this node is
   // missing, and go on without it.
   if (options_.is_elastic() && !rendezvous_.serves_store) return false;

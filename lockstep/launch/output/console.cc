@@ -7,6 +7,7 @@
 
 #include <climits>
 
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_error.h"
 #include "lockstep/base/output.h"
 
@@ -34,8 +35,7 @@ size_t Console::next_piece(size_t written) const {
 }
 
 bool Console::is_ready() const {
-  pollfd out{fd_, POLLOUT, 0};
-  return ::poll(&out, 1, 0) > 0;
+  return wait_for(fd_, POLLOUT, /*deadline=*/{});
 }
 
 // A write to a closed terminal fails with EIO.

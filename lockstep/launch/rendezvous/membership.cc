@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <poll.h>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -223,7 +223,7 @@ void Deadline::pause_or_throw(Problem problem) const {
                     problem.got.empty() ? "none" : problem.got, limit_s_);
     throw LaunchError(problem);
   }
-  ::poll(nullptr, 0, kPollMs);
+  std::this_thread::sleep_for(kPoll);
 }
 
 std::string gone_key(int member) { return fmt::format("gone/{}", member); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -53,12 +54,12 @@ using CheckStop = std::function<void()>;
 /// construction.
 class Deadline {
  public:
-  static constexpr int kPollMs = 50;
+  static constexpr std::chrono::milliseconds kPoll{50};
 
   Deadline(double limit_s, const CheckStop& check_stop)
       : limit_s_(limit_s), check_stop_(check_stop) {}
 
-  /// Sleeps for kPollMs. After the deadline, throws LaunchError with `problem`.
+  /// Sleeps for kPoll. After the deadline, throws LaunchError with `problem`.
   /// Its `got` says what has arrived so far ("": nothing).
   void pause_or_throw(Problem problem) const;
 

@@ -1,7 +1,7 @@
 #include "lockstep/launch/rendezvous/rendezvous.h"
 
 #include <optional>
-#include <poll.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -214,7 +214,7 @@ class Joiner {
           if (options_.nodes == 1 || watch_.seconds() > kFreePortS) {
             throw_port_in_use(options_, endpoint_);
           }
-          ::poll(nullptr, 0, Deadline::kPollMs);
+          std::this_thread::sleep_for(Deadline::kPoll);
           continue;
         }
       }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -11,10 +12,12 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/stopwatch.h"
 
@@ -55,7 +58,8 @@ constexpr pid_t kDone = 0;
 }
 
 constexpr double kKillTimeoutS = 5;
-constexpr int kCloseTimeoutMs = 10'000;
+constexpr std::chrono::seconds kCloseTimeout{10};
+constexpr std::chrono::milliseconds kLookEvery{2};
 
 std::set<pid_t> children() {
   std::set<pid_t> found;
@@ -86,8 +90,8 @@ Leftovers::Leftovers() {
   // a busy host, that can take a second. If this process were killed meanwhile,
   // its connections would stay open.
   is_open.write.close();
-  pollfd end{is_open.read.get(), POLLIN, 0};
-  ::poll(&end, 1, kCloseTimeoutMs);
+  wait_for(is_open.read.get(), POLLIN,
+           std::chrono::steady_clock::now() + kCloseTimeout);
   ignored_ = children();
   ignored_.insert(watchdog_);  // also if /proc can't be read
   ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
@@ -138,7 +142,7 @@ void Leftovers::kill_all() const {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, WNOHANG);
     }
-    ::poll(nullptr, 0, 2);
+    std::this_thread::sleep_for(kLookEvery);
   }
 }
 

@@ -2,18 +2,19 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <poll.h>
-#include <unistd.h>
+#include <sys/socket.h>
+#include <utility>
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
-#include "lockstep/base/blocked_sigpipe.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/numbers.h"
 #include "lockstep/base/process.h"
-#include "lockstep/base/stopwatch.h"
 #include "lockstep/store/socket_address.h"
 #include "lockstep/tools/measurement/pytorch_peer.h"
 
@@ -22,6 +23,18 @@ namespace {
 
 // Importing torch from a cold disk takes long.
 constexpr double kStartTimeoutSeconds = 120;
+
+// Both ends of a connection. Unlike a pipe, it can be written to without a
+// signal when the other end is closed.
+std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw IoError({.code = ErrorCode::kProcessStart,
+                   .what = "can't connect to a process",
+                   .got = std::strerror(errno)});
+  }
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
 
 }  // namespace
 
@@ -35,7 +48,7 @@ PyTorchCollectives::PyTorchCollectives(const ProcessGroup& group)
   }
   const auto script = std::filesystem::path(peer.script).parent_path() /
                       "pytorch_collectives.py";
-  Pipe commands = make_pipe(), answers = make_pipe();
+  auto [python, theirs] = make_socket_pair();
   process_.emplace(ChildOptions{
       .program = peer.python,
       .searches_path = true,
@@ -43,11 +56,11 @@ PyTorchCollectives::PyTorchCollectives(const ProcessGroup& group)
       .environment =
           merged_environment({{"RANK", std::to_string(group.rank())},
                               {"WORLD_SIZE", std::to_string(group.size())}}),
-      .in_fd = commands.read.get(),
-      .out_fd = answers.write.get(),
+      .in_fd = theirs.get(),
+      .out_fd = theirs.get(),
       .dies_with_thread = true});
-  to_python_ = std::move(commands.write);
-  from_python_ = std::move(answers.read);
+  theirs.close();
+  python_ = std::move(python);
 
   const std::string host = group.is_one_host() ? store::loopback_host()
                                                : read_environment().master_addr;
@@ -73,30 +86,26 @@ double PyTorchCollectives::time(Collective collective, int64_t count,
 }
 
 void PyTorchCollectives::write(const std::string& line) {
-  const BlockedSigpipe blocked;
   const std::string text = line + "\n";
-  if (::write(to_python_.get(), text.data(), text.size()) !=
+  if (::send(python_.get(), text.data(), text.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(text.size())) {
     give_up("it ended");
   }
 }
 
 std::string PyTorchCollectives::read() {
-  const Stopwatch watch;
+  const auto deadline = deadline_in(timeout_s_);
   for (;;) {
     if (const size_t end = received_.find('\n'); end != std::string::npos) {
       std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
       return line;
     }
-    pollfd polled{.fd = from_python_.get(), .events = POLLIN, .revents = 0};
-    const double left_s = timeout_s_ - watch.seconds();
-    const int ready =
-        left_s > 0 ? ::poll(&polled, 1, static_cast<int>(left_s * 1e3) + 1) : 0;
-    if (ready == 0) give_up(fmt::format("nothing within {} s", timeout_s_));
+    if (!wait_for(python_.get(), POLLIN, deadline)) {
+      give_up(fmt::format("nothing within {} s", timeout_s_));
+    }
     std::array<char, 256> bytes;
-    const ssize_t got =
-        ready < 0 ? -1 : ::read(from_python_.get(), bytes.data(), bytes.size());
+    const ssize_t got = ::recv(python_.get(), bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) give_up("it ended");
     received_.append(bytes.data(), static_cast<size_t>(got));

@@ -34,9 +34,8 @@ class PyTorchCollectives {
   [[noreturn]] void give_up(const std::string& got);
 
   double timeout_s_;
-  FileDescriptor to_python_;
-  FileDescriptor from_python_;
-  std::string received_;  // bytes after the last complete line
+  FileDescriptor python_;  // its stdin and stdout
+  std::string received_;   // bytes after the last complete line
   std::optional<ChildProcess> process_;
 };
 

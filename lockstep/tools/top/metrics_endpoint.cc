@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <list>
 #include <optional>
-#include <poll.h>
 #include <string_view>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/event_loop.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/socket_address.h"
@@ -101,7 +103,7 @@ std::string answer_of(std::string_view status, std::string_view body,
 class MetricsEndpoint::Server {
  public:
   Server(int port, std::function<std::string()> metrics)
-      : metrics_(std::move(metrics)), stop_(make_pipe()) {
+      : metrics_(std::move(metrics)) {
     auto sockets = store::listen_at(store::loopback_host(), port);
     if (sockets.empty()) {
       throw IoError(
@@ -113,76 +115,82 @@ class MetricsEndpoint::Server {
     }
     listener_ = std::move(sockets.front());
     address_ = store::SocketAddress::from_socket(listener_.get());
-    thread_ = std::thread([this] { serve(); });
+    events_.add(listener_.get(), EPOLLIN, [this](uint32_t) { accept(); });
+    thread_ = std::thread([this] { events_.run(); });
   }
   ~Server() {
-    stop_.write.close();
+    events_.stop();
     thread_.join();
   }
 
   const store::SocketAddress& address() const { return address_; }
 
  private:
-  void serve() {
-    std::vector<pollfd> ready;
-    while (true) {
-      ready.assign({{stop_.read.get(), POLLIN, 0}, {-1, POLLIN, 0}});
-      if (clients_.size() < kMaxClients) ready[1].fd = listener_.get();
-      for (const Client& client : clients_) {
-        const short what = client.answer.empty() ? POLLIN : POLLOUT;
-        ready.push_back({client.socket.get(), what, 0});
-      }
-      ::poll(ready.data(), ready.size(), milliseconds_left());
-      if (ready[0].revents != 0) return;
-      for (size_t i = 0; i < clients_.size(); ++i) {
-        if (ready[i + 2].revents != 0) go_on(clients_[i]);
-      }
-      const auto now = Clock::now();
-      std::erase_if(clients_, [&](const Client& client) {
-        return !client.socket.is_open() || client.deadline <= now;
-      });
-      if (ready[1].revents != 0) accept_client();
-    }
-  }
+  using Place = std::list<Client>::iterator;
 
-  /// Returns the time until the first deadline, or -1 to wait forever.
-  int milliseconds_left() const {
-    if (clients_.empty()) return -1;
-    const auto first =
-        std::ranges::min_element(clients_, {}, &Client::deadline);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        first->deadline - Clock::now());
-    return static_cast<int>(std::max<int64_t>(left.count(), 0));
-  }
-
-  void accept_client() {
+  void accept() {
     FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr,
                                     SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.is_open()) clients_.push_back({.socket = std::move(socket)});
+    if (!socket.is_open()) return;
+    const int fd = socket.get();
+    const Place client =
+        clients_.insert(clients_.end(), {.socket = std::move(socket)});
+    events_.add(fd, EPOLLIN, [this, client](uint32_t) { go_on(client); });
+    if (clients_.size() == kMaxClients) events_.change(listener_.get(), 0);
+    watch_deadlines();
+  }
+
+  void close(Place client) {
+    events_.remove(client->socket.get());
+    clients_.erase(client);
+    events_.change(listener_.get(), EPOLLIN);
+  }
+
+  /// Closes late clients from now on, until there is no client.
+  void watch_deadlines() {
+    if (is_watching_deadlines_ || clients_.empty()) return;
+    is_watching_deadlines_ = true;
+    const auto first =
+        std::ranges::min_element(clients_, {}, &Client::deadline);
+    events_.at(first->deadline, [this] {
+      is_watching_deadlines_ = false;
+      for (Place each = clients_.begin(); each != clients_.end();) {
+        const Place client = each++;
+        if (client->deadline <= Clock::now()) close(client);
+      }
+      watch_deadlines();
+    });
   }
 
   /// Reads or writes as much as possible. Closes a client that is done.
-  void go_on(Client& client) {
-    if (client.answer.empty() && !read_some(client)) return;
+  void go_on(Place client) {
+    const bool goes_on =
+        client->answer.empty() ? read_some(*client) : write_some(*client);
+    if (!goes_on) return close(client);
+    if (!client->answer.empty()) {
+      events_.change(client->socket.get(), EPOLLOUT);
+    }
+  }
+
+  /// Returns false once the answer is sent or the connection is broken.
+  static bool write_some(Client& client) {
     const std::string_view rest =
         std::string_view(client.answer).substr(client.sent);
     const ssize_t sent = ::send(client.socket.get(), rest.data(), rest.size(),
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    client.sent += static_cast<size_t>(std::max<ssize_t>(sent, 0));
-    if (sent < 0 || client.sent == client.answer.size()) client.socket.close();
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    client.sent += static_cast<size_t>(sent);
+    return client.sent < client.answer.size();
   }
 
-  /// Returns true once there is an answer.
+  /// Makes the answer when the request is whole. Returns false if the client
+  /// closed the connection.
   bool read_some(Client& client) {
     std::string buffer(kMaxRequestBytes, '\0');
     const ssize_t got =
         ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (got <= 0) {
-      client.socket.close();
-      return false;
-    }
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
     client.request.append(buffer, 0, static_cast<size_t>(got));
     const size_t end = client.request.find(kEndOfHead);
     if (end != std::string::npos) {
@@ -191,7 +199,7 @@ class MetricsEndpoint::Server {
     } else if (client.request.size() > kMaxRequestBytes) {
       client.answer = answer_of("431 Request Header Fields Too Large", "");
     } else {
-      return false;
+      return true;
     }
     client.deadline = Clock::now() + kPatience;
     return true;
@@ -220,10 +228,11 @@ class MetricsEndpoint::Server {
   }
 
   std::function<std::string()> metrics_;
-  Pipe stop_;
   FileDescriptor listener_;
   store::SocketAddress address_;
-  std::vector<Client> clients_;
+  EventLoop events_;
+  std::list<Client> clients_;
+  bool is_watching_deadlines_ = false;
   std::thread thread_;
 };
 
