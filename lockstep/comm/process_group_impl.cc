@@ -41,8 +41,6 @@ namespace {
 constexpr std::chrono::milliseconds kPiece{500};
 // torch's TCPStore logs a warning for each wait that times out.
 constexpr std::chrono::milliseconds kPieceOfTorch{5000};
-// Separates the place of a rank from its device type.
-constexpr std::string_view kBeforeType = " on ";
 // Texts that are longer together are read one by one, so that the store does
 // not keep them twice.
 constexpr size_t kMaxJoinedBytes = 1 << 20;
@@ -100,6 +98,24 @@ std::vector<std::string> split_texts(const std::string& joined, size_t count) {
   while (texts.size() < count) texts.push_back(fields.bytes(joined.size()));
   fields.end();
   return texts;
+}
+
+/// The first thing that a rank tells the others.
+struct Introduction {
+  std::string place;        ///< place_of_this_process()
+  std::string device_type;  ///< "cpu"
+  std::string name;         ///< in error messages: "rank 1 (host a, pid 7)"
+};
+
+std::string text_of_introduction(const Introduction& own) {
+  return joined_texts({own.place, own.device_type, own.name});
+}
+
+Introduction introduction_in(const std::string& text) {
+  auto fields = split_texts(text, 3);
+  return {.place = std::move(fields[0]),
+          .device_type = std::move(fields[1]),
+          .name = std::move(fields[2])};
 }
 
 /// A group's view of a store that may have other users. It has its own key
@@ -181,13 +197,17 @@ ProcessGroup::Impl::Impl(c10::intrusive_ptr<c10d::Store> the_store,
       log_warning("comm", "the backend gloo is called tcp now; use tcp");
     }
   }
-  const std::string type = c10::DeviceTypeName(options_.device_type(), true);
+  const Introduction own{
+      .place = place_of_this_process(),
+      .device_type = c10::DeviceTypeName(options_.device_type(), true),
+      .name = fmt::format("rank {} (host {}, pid {})", rank, host_name(),
+                          ::getpid())};
   std::vector<std::string> places, types;
-  for (const auto& text : all_gather_text(
-           fmt::format("{}{}{}", place_of_this_process(), kBeforeType, type))) {
-    const size_t end = text.rfind(kBeforeType);
-    places.push_back(text.substr(0, end));
-    types.push_back(text.substr(end + kBeforeType.size()));
+  for (const auto& text : all_gather_text(text_of_introduction(own))) {
+    Introduction peer = introduction_in(text);
+    places.push_back(std::move(peer.place));
+    types.push_back(std::move(peer.device_type));
+    names_.push_back(std::move(peer.name));
   }
   check_device_types(types);
   local_size = 0;
@@ -282,8 +302,8 @@ c10::intrusive_ptr<HostBackend> ProcessGroup::Impl::connect_host(
     bytes = std::make_unique<shm::ShmTransport>(std::move(segment), rank, size,
                                                 timeout);
   } else {
-    const auto names = all_gather_text(fmt::format(
-        "rank {} (host {}, pid {})", rank, host_name(), ::getpid()));
+    // This can't be a part of the introduction, because the address depends on
+    // the places of all ranks, and ranks over shm listen nowhere.
     const std::string address = tcp::local_address_towards(
         local_size == size ? store::loopback_host() : master_addr_);
     tcp::Listener listener(
@@ -294,7 +314,7 @@ c10::intrusive_ptr<HostBackend> ProcessGroup::Impl::connect_host(
                                     std::chrono::steady_clock::now() + timeout,
                                     [] { return control::is_attempt_over(); });
     bytes = std::make_unique<tcp::TcpTransport>(std::make_unique<tcp::Mesh>(
-        rank, std::move(sockets), names,
+        rank, std::move(sockets), names_,
         local_size == size ? tcp::Mesh::Hosts::kOne
                            : tcp::Mesh::Hosts::kSeveral));
     door = std::move(listener).door(announcements);

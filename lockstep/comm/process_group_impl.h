@@ -79,6 +79,7 @@ class ProcessGroup::Impl {
 
   std::string master_addr_;
   ProcessGroupOptions options_;
+  std::vector<std::string> names_;  // of the ranks, in error messages
   // Number of texts and groups that all ranks have asked for. It is part of the
   // key in the store.
   mutable std::atomic<int> texts_{0};
