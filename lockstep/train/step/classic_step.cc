@@ -23,7 +23,7 @@ class ClassicStep : public StepStrategy {
   explicit ClassicStep(const StepContext& context)
       : StepStrategy(context), main_thread_s_(context.plan.devices.size()) {}
 
-  StepResult step(const StepInput& input, PhaseTimes& phases) override;
+  StepResult step(const StepInput& input) override;
   int64_t copies() const override {
     return static_cast<int64_t>(context_.plan.devices.size());
   }
@@ -87,7 +87,8 @@ ClassicStep::Forward ClassicStep::forward(const StepInput& input) {
 }
 
 void ClassicStep::update(StepResult& result) {
-  const TraceSpan span("update", TraceCategory::kCompute);
+  const auto span =
+      engine_.group().clock().time(StepClock::Phase::kUpdate, "update");
   const double clip_norm = context_.options.clip_grad_norm();
   if (result.updates() && clip_norm > 0) {
     clip_grad_norm(optimizer_.parameters(), context_.parts.model, clip_norm,
@@ -96,7 +97,7 @@ void ClassicStep::update(StepResult& result) {
   if (result.updates()) optimizer_.step();
 }
 
-StepResult ClassicStep::step(const StepInput& input, PhaseTimes& phases) {
+StepResult ClassicStep::step(const StepInput& input) {
   std::optional<MemoryScope> scope;
   charge_first_device(context_.options, context_.plan, scope);
   optimizer_.zero_grad();
@@ -108,11 +109,8 @@ StepResult ClassicStep::step(const StepInput& input, PhaseTimes& phases) {
         first_not_finite(input.batch.arguments(), input.batch.any_target(),
                          context_.parts.model);
   }
-  phases = engine_.group().clock().times();
-  const Stopwatch watch;
   update(result);
-  phases.update_s = watch.seconds();
-  main_thread_s_.front() += phases.update_s;
+  main_thread_s_.front() += engine_.group().clock().times().update_s;
   return result;
 }
 

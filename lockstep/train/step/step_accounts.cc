@@ -52,14 +52,14 @@ void StepAccounts::restart() {
   reset_peak_memory();
 }
 
-void StepAccounts::count(int64_t samples, const PhaseTimes& phases) {
+void StepAccounts::count(int64_t samples) {
   const auto split = engine_.group().split(samples);
   const size_t first =
       static_cast<size_t>(engine_.group().rank()) * samples_.size();
   for (size_t k = 0; k < samples_.size() && first + k < split.size(); ++k) {
     samples_[k] += split[first + k];
   }
-  const PhaseReport step = report_of(phases);
+  const PhaseReport step = report_of(engine_.group().clock().times());
   for (const Phase& phase : kPhases) {
     phases_s_.*phase.seconds += step.*phase.seconds;
   }

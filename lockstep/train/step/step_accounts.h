@@ -44,8 +44,9 @@ class StepAccounts {
 
   /// Begins again: what came before was warm-up.
   void restart();
-  /// Adds a step on `samples` samples of the ranks that the engine knows.
-  void count(int64_t samples, const PhaseTimes& phases);
+  /// Adds the step that was just made, on `samples` samples of the ranks that
+  /// the engine knows.
+  void count(int64_t samples);
   std::vector<DeviceUse> device_use() const;
   /// Returns what this rank did. `step_seconds`: time in all steps.
   RankReport report(double step_seconds) const;

@@ -199,9 +199,8 @@ StepOutcome StepRunner::step(const data::Batch& batch, const Position& position,
                         .loss_scale = loss_scale(),
                         .max_loss = loss_limit(),
                         .stop_signal = stop_signal};
-  PhaseTimes phases;
-  const StepResult result = strategy_->step(input, phases);
-  accounts_.count(strategy_->engine_batch(batch), phases);
+  const StepResult result = strategy_->step(input);
+  accounts_.count(strategy_->engine_batch(batch));
   StepOutcome outcome = strategy_->agree(input, result);
   outcome.repaired_shards = result.repaired_shards;
   outcome.not_finite = result.not_finite;

@@ -14,11 +14,11 @@ class ShardedStep : public StepStrategy {
  public:
   explicit ShardedStep(const StepContext& context) : StepStrategy(context) {}
 
-  StepResult step(const StepInput& input, PhaseTimes& phases) override {
+  StepResult step(const StepInput& input) override {
     const TrainOptions& options = context_.options;
     const AutocastScope precision(device_type(context_.plan),
                                   autocast_type(options.precision()));
-    StepResult result = optimizer_.train_step(
+    return optimizer_.train_step(
         engine_, input.batch.arguments(), input.batch.any_target(),
         loss_of(engine_batch(input.batch)),
         step_options(input.batch)
@@ -26,8 +26,6 @@ class ShardedStep : public StepStrategy {
             .loss_scale(input.loss_scale)
             .max_loss(input.max_loss)
             .verify_gradients(verifies_gradients(input.position.step)));
-    phases = engine_.group().clock().times();
-    return result;
   }
 
  private:

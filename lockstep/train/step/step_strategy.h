@@ -41,8 +41,9 @@ class StepStrategy {
  public:
   virtual ~StepStrategy() = default;
 
-  /// Computes forward, loss, backward and update. Sets the times of its phases.
-  virtual StepResult step(const StepInput& input, PhaseTimes& phases) = 0;
+  /// Computes forward, loss, backward and update. The clock of the engine's
+  /// group then has the times of its phases.
+  virtual StepResult step(const StepInput& input) = 0;
   /// Tells all ranks the result of the step, unless each makes its own.
   /// Collective then.
   virtual StepOutcome agree(const StepInput& input, const StepResult& result);
