@@ -30,6 +30,13 @@ std::span<std::byte> SharedMemory::of(int rank) const {
   return ranks_->at(static_cast<size_t>(rank)).bytes;
 }
 
+std::optional<size_t> SharedMemory::offset_of(
+    int rank, const torch::Tensor& tensor) const {
+  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return ranks_->at(static_cast<size_t>(rank))
+      .offset_of({data, tensor.nbytes()});
+}
+
 torch::Tensor SharedMemory::tensor(int rank, size_t offset,
                                    at::IntArrayRef sizes,
                                    at::ScalarType type) const {

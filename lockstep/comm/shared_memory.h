@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,9 @@ class SharedMemory {
   int ranks() const;
   /// Returns the memory of `rank`, which starts at a page.
   std::span<std::byte> of(int rank) const;
+  /// Returns the offset of the elements of `tensor`, which is dense, in the
+  /// memory of `rank`, or nothing if not all of them are there.
+  std::optional<size_t> offset_of(int rank, const torch::Tensor& tensor) const;
   /// Returns an object that keeps the memory of `rank` mapped here, but not
   /// that of other ranks.
   std::shared_ptr<const void> owner_of(int rank) const;

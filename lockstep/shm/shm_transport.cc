@@ -1,7 +1,6 @@
 #include "lockstep/shm/shm_transport.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -128,18 +127,13 @@ void ShmTransport::abort(const std::string& reason) noexcept {
 }
 
 ShmTransport::Place ShmTransport::place_of(ConstBytes bytes) const {
-  const std::byte* data = bytes.data();
   for (const auto& [number, left] : shared_) {
     auto memory = left.lock();
     if (!memory) continue;
-    const Bytes own = (*memory)[static_cast<size_t>(rank_)].bytes;
-    const bool is_inside =
-        std::greater_equal<>()(data, own.data()) &&
-        std::less_equal<>()(data + bytes.size(), own.data() + own.size());
-    if (is_inside && !own.empty()) {
-      const auto offset = static_cast<uint64_t>(data - own.data());
+    const auto offset = (*memory)[static_cast<size_t>(rank_)].offset_of(bytes);
+    if (offset) {
       return {.memory = std::move(memory),
-              .number = number << kOffsetBits | offset};
+              .number = number << kOffsetBits | uint64_t{*offset}};
     }
   }
   return {};

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,18 @@ inline bool is_debug_detail() {
 struct RankMemory {
   std::shared_ptr<const void> owner;  ///< keeps it mapped
   Bytes bytes;                        ///< starts at a page
+
+  /// Returns the offset of `data` in this memory, or nothing if not all of it
+  /// is there.
+  std::optional<size_t> offset_of(ConstBytes data) const {
+    // Unlike <=, it may compare addresses of different objects.
+    const std::less_equal<> is_up_to;
+    const bool is_inside =
+        is_up_to(bytes.data(), data.data()) &&
+        is_up_to(data.data() + data.size(), bytes.data() + bytes.size());
+    if (bytes.empty() || !is_inside) return std::nullopt;
+    return static_cast<size_t>(data.data() - bytes.data());
+  }
 };
 
 /// Knows whether the ranks of a group are there. Any thread may ask.

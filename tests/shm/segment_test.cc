@@ -16,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/out_of_resources.h"
+#include "lockstep/transport/transport.h"
 #include "tests/base/expect_problem.h"
 #include "tests/shm/ranks.h"
 
@@ -150,6 +151,20 @@ TEST(Segment, IsNotOpenedFromAnythingElse) {
   ::close(plain);
   EXPECT_THROW(Segment::open({.pid = 0, .fd = 0, .inode = 1, .bytes = 1}),
                CommError);
+}
+
+TEST(RankMemory, HasDataThatIsAllInIt) {
+  std::array<std::byte, 300> bytes{};
+  const transport::Bytes all(bytes);
+  const transport::RankMemory memory{.owner = nullptr,
+                                     .bytes = all.subspan(100, 100)};
+  EXPECT_EQ(memory.offset_of(all.subspan(100, 100)), 0U);
+  EXPECT_EQ(memory.offset_of(all.subspan(164, 36)), 64U);
+  EXPECT_EQ(memory.offset_of(all.subspan(164, 37)), std::nullopt);
+  EXPECT_EQ(memory.offset_of(all.subspan(99, 10)), std::nullopt);
+  EXPECT_EQ(memory.offset_of(all.subspan(250, 10)), std::nullopt);
+  EXPECT_EQ(memory.offset_of({}), std::nullopt);
+  EXPECT_EQ(transport::RankMemory{}.offset_of({}), std::nullopt);
 }
 
 TEST(Segment, SaysHowMuchItCouldNotGet) {

@@ -262,11 +262,10 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
     return true;
   }
   if (has_hook() || !is_large_[p] || !gradient.is_cpu()) return false;
-  const std::span<std::byte> memory = memory_.of(world_.rank());
   if (!donated_) {
     // From now on, autograd allocates this thread's gradients there.
-    donated_.emplace(memory.subspan(donated_at_), tensors_of_backward(),
-                     memory_.owner_of(world_.rank()));
+    donated_.emplace(memory_.of(world_.rank()).subspan(donated_at_),
+                     tensors_of_backward(), memory_.owner_of(world_.rank()));
   }
   const Tensor& seen = view(p);
   if (gradient.scalar_type() != seen.scalar_type() ||
@@ -274,12 +273,7 @@ bool GradientBuckets::sum_in_place(size_t p, const Tensor& gradient) {
       gradient.strides() != seen.strides()) {
     return false;
   }
-  const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
-  if (std::less<>()(data, memory.data()) ||
-      std::greater<>()(data + gradient.nbytes(),
-                       memory.data() + memory.size())) {
-    return false;
-  }
+  if (!memory_.offset_of(world_.rank(), gradient)) return false;
   in_place_[p] = optim::memory_view(gradient);
   return true;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <numeric>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -166,15 +165,13 @@ void SharedExchange::publish(const std::vector<PartialSum>& own_partials,
 int64_t SharedExchange::place(const Tensor& gradient, size_t partial,
                               size_t index) {
   if (!gradient.defined()) return StepReport::kNoGradient;
-  const std::span<std::byte> own_memory = memory_.of(world_.rank());
-  const auto* data = static_cast<const std::byte*>(gradient.const_data_ptr());
-  if (std::greater_equal<>()(data, own_memory.data()) &&
-      std::less<>()(data, own_memory.data() + own_memory.size())) {
-    return data - own_memory.data();
+  if (const auto offset = memory_.offset_of(world_.rank(), gradient)) {
+    return static_cast<int64_t>(*offset);
   }
   const size_t at = copies_at_ + partial * copy_at_.back() + copy_at_[index];
   if (gradient.numel() > 0) {
-    std::memcpy(own_memory.data() + at, data, gradient.nbytes());
+    std::memcpy(memory_.of(world_.rank()).data() + at,
+                gradient.const_data_ptr(), gradient.nbytes());
   }
   is_copied_[partial * parameters_.size() + index] = true;
   return static_cast<int64_t>(at);
