@@ -18,8 +18,8 @@ namespace lockstep {
 ///
 /// StepSum sums the gradients. It can't if the ranks' shards are no nodes of
 /// the tree (StepSum::can_sum()), for example after a change of the number of
-/// ranks. Then the partial sums go to all ranks one after the other, and each
-/// rank adds them along the tree, which sends more bytes.
+/// ranks. Then the partial sums are broadcast in turn, and each rank adds them
+/// along the tree, which sends more bytes.
 ///
 /// The phase of the StepSum says what reduce() has to do:
 ///
