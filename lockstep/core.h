@@ -16,7 +16,7 @@
 #include "lockstep/device/worker.h"
 #include "lockstep/launch/failure/error_file.h"
 #include "lockstep/losses/cross_entropy.h"
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/parameters.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/functional.h"

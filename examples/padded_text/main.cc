@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <torch/optim/sgd.h>
+
 #include "../arguments.h"
 #include "lockstep/lm.h"
 #include "lockstep/lockstep.h"
@@ -63,12 +65,12 @@ void print_step(int step, double loss) {
 template <class Model>
 void make_steps(const Model& model, const ProcessGroup& world,
                 const Batch& batch) {
-  const auto sgd = optim::sgd(model->parameters(), 0.5);
+  torch::optim::SGD sgd(model->parameters(), 0.5);
   const int64_t rows = batch.ids.size(0) / world.size();
   const Tensor ids = batch.ids.narrow(0, world.rank() * rows, rows);
   const Tensor targets = batch.targets.narrow(0, world.rank() * rows, rows);
   for (int step = 1; step <= kSteps; ++step) {
-    const double loss = model->train_step(ids, targets, loss_of, *sgd).loss;
+    const double loss = model->train_step(ids, targets, loss_of, sgd).loss;
     if (world.rank() == 0) print_step(step, loss);
   }
 }

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <torch/optim/sgd.h>
+
 #include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
@@ -26,12 +28,12 @@ int main(int argc, char** argv) try {
   torch::manual_seed(0);
   auto net = std::make_shared<Net>();
   auto model = DistributedDataParallel(net, world);
-  auto sgd =
-      optim::sgd(model->parameters(), optim::SGDOptions(0.01).momentum(0.9));
+  torch::optim::SGD sgd(model->parameters(),
+                        torch::optim::SGDOptions(0.01).momentum(0.9));
   int64_t step = 0;
   if (has_checkpoint(folder)) {  // none if the first save was killed
     const auto saved = open_checkpoint(folder);
-    saved.load(*net, sgd.get());
+    saved.load(*net, &sgd);
     step = saved.info().step;
   }
   std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
@@ -47,10 +49,10 @@ int main(int argc, char** argv) try {
     const auto batch = images.read(samples, 0);
     const auto output = model->forward(batch.data);
     torch::cross_entropy_loss(output, batch.target).backward();
-    sgd->step();
-    sgd->zero_grad();
+    sgd.step();
+    sgd.zero_grad();
     if ((step + 1) % 10 == 0 && world.rank() == 0) {
-      save_checkpoint(folder, *net, *sgd, {.step = step + 1});
+      save_checkpoint(folder, *net, sgd, {.step = step + 1});
     }
   }
   if (world.rank() != 0) return 0;

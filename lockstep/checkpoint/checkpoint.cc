@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/weights.h"
 #include "lockstep/device/not_finite.h"
 #include "lockstep/models/parameter_budget.h"
+#include "lockstep/optim/torch_state.h"
 
 namespace lockstep {
 namespace {
@@ -175,8 +176,12 @@ void CheckpointReader::load(const NamedTensors& module) const {
   load_state_dict(module, read_model(module), model_file());
 }
 
+void SavedState::load(torch::optim::Optimizer& optimizer) const {
+  optim::load_state_dict(optimizer, optimizer_state());
+}
+
 void CheckpointReader::load(const torch::nn::Module& model,
-                            optim::Optimizer* optimizer) const {
+                            torch::optim::Optimizer* optimizer) const {
   const NamedTensors module = state_dict(model);
   // Nothing is changed unless both fit.
   const NamedTensors tensors = read_model(module);
@@ -200,7 +205,7 @@ CheckpointInfo read_checkpoint_info(const std::string& checkpoint) {
 
 void load_checkpoint(const std::string& checkpoint,
                      const torch::nn::Module& model,
-                     optim::Optimizer* optimizer) {
+                     torch::optim::Optimizer* optimizer) {
   CheckpointReader(checkpoint).load(model, optimizer);
 }
 

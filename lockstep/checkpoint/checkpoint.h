@@ -5,11 +5,11 @@
 #include <string>
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include "lockstep/checkpoint/info.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/optim/optimizer.h"
 
 namespace lockstep {
 
@@ -20,11 +20,12 @@ namespace lockstep {
 /// synced and renamed, so a folder with the final name is always complete.
 /// Keeps the newest `keep` folders, at least 2.
 ///
-/// Throws CheckpointError if a parameter is not finite, since the earlier
-/// checkpoints are worth more.
+/// `optimizer` is an SGD, Adam, AdamW, RMSprop or Adagrad of torch::optim.
+/// Throws InvalidArgument for another type, and CheckpointError if a parameter
+/// is not finite, since the earlier checkpoints are worth more.
 std::string save_checkpoint(const std::string& dir,
                             const torch::nn::Module& model,
-                            const optim::Optimizer& optimizer,
+                            const torch::optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep = 3);
 
 /// Returns true if a checkpoint was saved in `dir`, even if it has been damaged
@@ -51,9 +52,9 @@ class SavedState {
   virtual OptimizerState random_state() const = 0;
 
   void load(const torch::nn::Module& module) const { load(state_dict(module)); }
-  void load(optim::Optimizer& optimizer) const {
-    optimizer.load_state_dict(optimizer_state());
-  }
+  /// Loads the state of `optimizer`, which is of one of the types that
+  /// save_checkpoint() takes.
+  void load(torch::optim::Optimizer& optimizer) const;
 };
 
 struct Manifest;
@@ -81,7 +82,8 @@ class CheckpointReader : public SavedState {
   void load(const NamedTensors& module) const override;
   OptimizerState optimizer_state() const override;
   /// Loads both, or neither.
-  void load(const torch::nn::Module& model, optim::Optimizer* optimizer) const;
+  void load(const torch::nn::Module& model,
+            torch::optim::Optimizer* optimizer) const;
   OptimizerState random_state() const override;
 
  private:
@@ -103,6 +105,6 @@ CheckpointInfo read_checkpoint_info(const std::string& checkpoint);
 /// Loads the model (and the optimizer's state, if given) of one checkpoint.
 void load_checkpoint(const std::string& checkpoint,
                      const torch::nn::Module& model,
-                     optim::Optimizer* optimizer = nullptr);
+                     torch::optim::Optimizer* optimizer = nullptr);
 
 }  // namespace lockstep

@@ -21,6 +21,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/device/intra_op.h"
 #include "lockstep/device/not_finite.h"
+#include "lockstep/optim/torch_state.h"
 
 namespace lockstep {
 namespace {
@@ -293,7 +294,7 @@ void CheckpointWriter::finish() {
 
 std::string save_checkpoint(const std::string& dir,
                             const torch::nn::Module& model,
-                            const optim::Optimizer& optimizer,
+                            const torch::optim::Optimizer& optimizer,
                             const CheckpointInfo& info, int keep) {
   if (info.step < 0) {
     throw InvalidArgument("checkpoint", {.code = ErrorCode::kCheckpointNotSaved,
@@ -305,7 +306,7 @@ std::string save_checkpoint(const std::string& dir,
   writer.save({.info = info,
                .model = state_dict(model),
                .parameters = model.parameters().size(),
-               .optimizer = optimizer.state_dict()});
+               .optimizer = optim::state_dict(optimizer)});
   writer.finish();
   return writer.last();
 }

@@ -6,9 +6,15 @@
 
 #include <torch/types.h>
 
-#include "lockstep/optim/block.h"
-
 namespace lockstep::optim {
+
+/// A block of `length` elements of tensor `tensor` from `offset`, in memory
+/// order.
+struct Block {
+  int64_t tensor;
+  int64_t offset;
+  int64_t length;
+};
 
 /// Largest number of elements in a block on the CPU. The gradients, parameters
 /// and state of a block fit in a core's second-level cache.

@@ -1,7 +1,5 @@
 #include "lockstep/optim/placement.h"
 
-#include "lockstep/optim/blocks.h"
-
 namespace lockstep::optim {
 
 Placement::Placement(const std::vector<torch::Tensor>& parameters)

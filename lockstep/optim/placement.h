@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "lockstep/device/device.h"
-#include "lockstep/optim/block.h"
+#include "lockstep/optim/blocks.h"
 
 namespace lockstep::optim {
 

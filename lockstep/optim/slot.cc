@@ -23,51 +23,38 @@ Tensor block_on_device(const Tensor& view, const Placement& placement,
   return to_device(view, placement.devices()[placement.owner_of(block)]);
 }
 
-Tensor on_host(const Tensor& parameter, at::ScalarType type) {
-  return torch::empty_like(parameter.detach(),
-                           torch::dtype(type).device(torch::kCPU));
+Tensor on_host(const Tensor& parameter) {
+  return torch::empty_like(parameter.detach(), torch::device(torch::kCPU));
 }
 
 }  // namespace
 
-void Slot::allocate(const std::vector<Tensor>& parameters,
-                    const Placement& placement) {
-  if (is_allocated_) return;
+Slot::Slot(std::string name, const StateFactory& make,
+           const std::vector<Tensor>& parameters, const Placement& placement)
+    : name_(std::move(name)) {
   const torch::NoGradGuard no_grad;
-  std::vector<Tensor> tensors, views;
-  std::vector<at::ScalarType> types;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const Tensor parameter = parameters[p].detach();
     const bool is_at_home = placement.is_at_home(p);
-    // Without a function, only what stays is made at home.
-    Tensor tensor = make_        ? make_(parameters[p])
-                    : is_at_home ? torch::zeros_like(parameter)
-                                 : Tensor();
-    types.push_back((tensor.defined() ? tensor : parameter).scalar_type());
+    // Divided state is never whole on one device.
+    const Tensor tensor = !is_at_home ? Tensor()
+                          : make      ? make(parameters[p])
+                                      : torch::zeros_like(parameter);
     for (size_t b = placement.first_block_of(p);
          b < placement.first_block_of(p + 1); ++b) {
       const Block& block = placement.blocks()[b];
-      if (!tensor.defined()) {
-        views.push_back(torch::zeros(
-            {block.length},
-            torch::dtype(types[p]).device(placement.device_of(b))));
-      } else {
-        const Tensor view = view_of(tensor, block);
-        views.push_back(is_at_home ? view
-                                   : block_on_device(view, placement, b));
-      }
+      views_.push_back(is_at_home
+                           ? view_of(tensor, block)
+                           : torch::zeros({block.length},
+                                          torch::dtype(parameter.scalar_type())
+                                              .device(placement.device_of(b))));
     }
-    tensors.push_back(is_at_home ? std::move(tensor) : Tensor());
+    tensors_.push_back(tensor);
   }
-  tensors_ = std::move(tensors);
-  views_ = std::move(views);
-  types_ = std::move(types);
-  is_allocated_ = true;
 }
 
 Slot Slot::moved_to(const Placement& placement) const {
   Slot moved = *this;
-  if (!is_allocated_) return moved;
   const torch::NoGradGuard no_grad;
   for (size_t p = 0; p < tensors_.size(); ++p) {
     if (tensors_[p].defined() && placement.is_at_home(p)) continue;
@@ -84,7 +71,7 @@ Tensor Slot::whole(size_t p, const Tensor& parameter,
                    const Placement& placement) const {
   if (tensors_[p].defined()) return tensors_[p];
   const torch::NoGradGuard no_grad;
-  const Tensor whole = on_host(parameter, types_[p]);
+  const Tensor whole = on_host(parameter);
   for (size_t b = placement.first_block_of(p);
        b < placement.first_block_of(p + 1); ++b) {
     view_of(whole, placement.blocks()[b]).copy_(views_[b]);
@@ -95,12 +82,13 @@ Tensor Slot::whole(size_t p, const Tensor& parameter,
 void Slot::load(size_t p, const Tensor& values, const Tensor& parameter,
                 const Placement& placement) {
   const torch::NoGradGuard no_grad;
+  const Tensor source = values.defined() ? values : torch::zeros({});
   if (tensors_[p].defined()) {
-    tensors_[p].copy_(values);
+    tensors_[p].copy_(source);
     return;
   }
-  const Tensor whole = on_host(parameter, types_[p]);
-  whole.copy_(values);
+  const Tensor whole = on_host(parameter);
+  whole.copy_(source);
   for (size_t b = placement.first_block_of(p);
        b < placement.first_block_of(p + 1); ++b) {
     views_[b].copy_(view_of(whole, placement.blocks()[b]));

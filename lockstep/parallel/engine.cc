@@ -11,8 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/cuda/cuda.h"
-#include "lockstep/optim/blocks.h"
-#include "lockstep/optim/torch_optimizer.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/parallel/bf16/cast_weights.h"
 #include "lockstep/parallel/check/step_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -382,8 +381,7 @@ void Engine::follow_layout() {
   note_rebuild();
 }
 
-void Engine::begin_step(optim::Optimizer* optimizer) {
-  if (optimizer) place_state(*optimizer);
+void Engine::begin_step(optim::BlockOptimizer* optimizer) {
   if (world_.size() == 1) return;
   follow_layout();
   if (exchange_->begin_step(optimizer != nullptr)) note_written();
@@ -401,29 +399,27 @@ void Engine::begin_step(optim::Optimizer* optimizer) {
                 .fix = "call register_comm_hook() first, then make the "
                        "optimizer"});
   }
-  if (optimizer->has_own_state() && world_.rank() == 0 &&
-      exchange_->shares_memory()) {
-    warn_once("own-optimizer-state", "ddp",
-              "each rank updates a part of the parameters, and the optimizer's "
-              "state was made on each rank by itself: state_dict() has that "
-              "part only; give the optimizer's options a make_state that "
-              "returns model->make_state(parameter)");
-  }
 }
 
 StepResult Engine::train_step(const std::vector<IValue>& inputs,
                               const IValue& target, const ShardLoss& loss,
-                              optim::Optimizer* optimizer,
+                              StepOptimizer optimizer,
                               const TrainStepOptions& options) {
-  check_can_step(optimizer != nullptr);
+  check_can_step(optimizer.whole || optimizer.blocks);
   if (is_local()) return local_step(inputs, target, loss, options);
-  begin_step(optimizer);
+  if (optimizer.whole) optimizer.blocks = adopt(*optimizer.whole);
+  begin_step(optimizer.blocks);
   const LocalGradients::StepScope scope(*local_gradients_);
-  TrainStep step(group(), exchange_.get(), attachments_, options, optimizer);
+  TrainStep step(group(), exchange_.get(), attachments_, options,
+                 optimizer.blocks);
   if (local_gradients_->has_any()) {
     step.add(add_local(*local_gradients_, *group_, ddp_options_.average()));
   }
-  return step.run(inputs, target, loss);
+  StepResult result = step.run(inputs, target, loss);
+  if (optimizer.whole && !optimizer.blocks) {
+    update_whole(*optimizer.whole, options, result);
+  }
+  return result;
 }
 
 StepResult Engine::local_step(const std::vector<IValue>& inputs,
@@ -441,35 +437,32 @@ StepResult Engine::local_step(const std::vector<IValue>& inputs,
   return result;
 }
 
-optim::TorchOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
+optim::BlockOptimizer* Engine::adopt(torch::optim::Optimizer& optimizer) {
+  check_needs_no_closure(optimizer);
   // Only a few optimizers are in use at a time, such as the two of a GAN. A new
   // one may reuse the address of a deleted one.
   constexpr size_t kMax = 8;
   std::erase_if(adopted_, [&](const auto& known) {
     return known->is_at(optimizer) && !known->is_for(optimizer);
   });
-  for (const auto& known : adopted_) {
-    if (known->is_at(optimizer)) return known.get();
+  auto known = std::ranges::find_if(
+      adopted_, [&](const auto& each) { return each->is_at(optimizer); });
+  if (known == adopted_.end()) {
+    auto made = optim::BlockOptimizer::adopt(
+        optimizer,
+        [this](const Tensor& parameter) { return make_state(parameter); });
+    if (!made) return nullptr;
+    if (adopted_.size() == kMax) adopted_.erase(adopted_.begin());
+    adopted_.push_back(std::move(made));
+    known = std::prev(adopted_.end());
   }
-  auto made = optim::TorchOptimizer::adopt(
-      optimizer,
-      [this](const Tensor& parameter) { return make_state(parameter); });
-  if (!made) return nullptr;
-  if (adopted_.size() == kMax) adopted_.erase(adopted_.begin());
-  return adopted_.emplace_back(std::move(made)).get();
+  place_state(**known);
+  (*known)->follow();
+  return known->get();
 }
 
-StepResult Engine::train_step(const std::vector<IValue>& inputs,
-                              const IValue& target, const ShardLoss& loss,
-                              torch::optim::Optimizer& optimizer,
-                              const TrainStepOptions& options) {
-  check_can_step(/*updates=*/true);
-  check_needs_no_closure(optimizer);
-  if (optim::TorchOptimizer* const adopted = adopt(optimizer)) {
-    adopted->follow();
-    return train_step(inputs, target, loss, adopted, options);
-  }
-  StepResult result = train_step(inputs, target, loss, nullptr, options);
+void Engine::update_whole(torch::optim::Optimizer& optimizer,
+                          const TrainStepOptions& options, StepResult& result) {
   StepClock& clock = group_->clock();
   clock.enter(StepPhase::kUpdate);
   const auto span = clock.time(StepClock::Phase::kUpdate);
@@ -483,7 +476,6 @@ StepResult Engine::train_step(const std::vector<IValue>& inputs,
   if (result.updates()) optimizer.step();
   optimizer.zero_grad();
   group_->drop_gradients();
-  return result;
 }
 
 void Engine::check_has(const std::vector<Tensor>& optimizer_parameters) const {
@@ -494,7 +486,7 @@ void Engine::check_has(const std::vector<Tensor>& optimizer_parameters) const {
   positions_in(parameters, optimizer_parameters);
 }
 
-void Engine::update(optim::TorchOptimizer& optimizer) {
+void Engine::update(optim::BlockOptimizer& optimizer) {
   // If the ranks still shared the parameters, each rank would update them.
   unshare_parameters();
   optimizer.follow();
@@ -576,13 +568,14 @@ void Engine::share_parameters() {
 }
 
 void Engine::unshare_parameters() {
-  if (!exchange_) return;
-  exchange_->unshare_parameters();
+  if (exchange_) exchange_->unshare_parameters();
   release_optimizers();
 }
 
 void Engine::release_optimizers() {
-  for (const auto& optimizer : adopted_) optimizer->release_state();
+  for (const auto& optimizer : adopted_) {
+    if (exchange_ || optimizer->is_partitioned()) optimizer->release_state();
+  }
 }
 
 Tensor Engine::make_state(const Tensor& parameter) {
@@ -598,11 +591,12 @@ Tensor Engine::whole_state(const Tensor& state) {
   return exchange_ ? exchange_->whole_state(state) : state;
 }
 
-void Engine::place_state(optim::Optimizer& optimizer) const {
+void Engine::place_state(optim::BlockOptimizer& optimizer) const {
   const Device& first = devices_.front();
   const Tensor& parameter = optimizer.parameters().front();
   if (first.is_cpu() || parameter.device().type() != first.type) return;
-  const bool divides = world_.size() == 1 && devices_.size() > 1 &&
+  const bool divides = options_.divide_state() && world_.size() == 1 &&
+                       devices_.size() > 1 &&
                        options_.replication() == Replication::kResident;
   if (divides) {
     optimizer.partition_state(devices_);

@@ -14,7 +14,6 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/worker.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/exchange/grad_bucket.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
@@ -32,7 +31,7 @@ namespace ddp {
 class Reducer;
 }
 namespace optim {
-class TorchOptimizer;
+class BlockOptimizer;
 }
 
 /// Keeps gradients on their rank during its lifetime.
@@ -48,6 +47,15 @@ class NoSync {
 
   std::shared_ptr<LocalGradients> gradients_;
   bool was_synced_;
+};
+
+/// The optimizer of a step. With neither, the step adds the gradients to the
+/// parameters' .grad.
+struct StepOptimizer {
+  torch::optim::Optimizer* whole = nullptr;
+  /// One that the caller has already cut into blocks. The caller places its
+  /// state (Engine::place_state()).
+  optim::BlockOptimizer* blocks = nullptr;
 };
 
 /// Runs a module on the devices of a rank, and on several ranks. It is the
@@ -112,9 +120,6 @@ class Engine {
   /// Sets the number that keys the random streams of the next train_step().
   void set_step(int64_t step);
 
-  /// Returns zeros for an optimizer's state, in shared memory if the ranks
-  /// share memory. Collective with several ranks.
-  torch::Tensor make_state(const torch::Tensor& parameter);
   /// Returns an optimizer's state tensor with the elements of all ranks, to be
   /// saved: `state` itself, or a copy if each rank has a part of it
   /// (ZeroStage). Collective with several ranks.
@@ -137,9 +142,9 @@ class Engine {
   void share_parameters();
   /// With several ranks on one host, which share the parameters while
   /// train_step() gets an optimizer: gives this rank its own copy of the
-  /// parameters, which can then be changed by hand, and LibTorch's optimizers
-  /// state of this rank's own. The next step checks that the parameters are
-  /// equal on all ranks and shares them again.
+  /// parameters, which can then be changed by hand. The next step checks that
+  /// they are equal on all ranks and shares them again. Also gives optimizers
+  /// of train_step() state of this rank's own, in one piece.
   void unshare_parameters();
 
   // For the wrappers and the Trainer.
@@ -160,22 +165,16 @@ class Engine {
   /// together, by their index among the trainable parameters.
   std::vector<std::vector<size_t>> buckets() const;
 
-  /// Makes a step (ParallelModule::train_step). Without an optimizer, adds the
-  /// gradients to the parameters' .grad.
+  /// Makes a step (ParallelModule::train_step).
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer* optimizer,
-                        const TrainStepOptions& options = {});
-  /// Same, with a LibTorch optimizer.
-  StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss,
-                        torch::optim::Optimizer& optimizer,
+                        StepOptimizer optimizer,
                         const TrainStepOptions& options = {});
 
   /// Updates the module's parameters from their .grad, as the optimizer's own
   /// step() does. On the host, the threads of all replicas share the work, each
   /// with its own blocks. With several ranks, each updates its own parameters.
-  void update(optim::TorchOptimizer& optimizer);
+  void update(optim::BlockOptimizer& optimizer);
   /// Throws InvalidArgument if an optimizer's parameter is not one of the
   /// module's.
   void check_has(const std::vector<torch::Tensor>& optimizer_parameters) const;
@@ -188,10 +187,13 @@ class Engine {
                                 const c10::IValue& target, int64_t batch,
                                 const ShardVisit& visit);
 
-  /// Divides the optimizer's state between the devices if they are accelerators
-  /// with resident replicas. Otherwise, moves divided state to the first
-  /// device. Steps call it.
-  void place_state(optim::Optimizer& optimizer) const;
+  /// Returns zeros for an optimizer's state, in shared memory if the ranks
+  /// share memory. Collective with several ranks.
+  torch::Tensor make_state(const torch::Tensor& parameter);
+  /// Divides the optimizer's state between the devices if the options ask for
+  /// it and they are accelerators with resident replicas. Otherwise, moves
+  /// divided state to the first device. Steps with a torch optimizer call it.
+  void place_state(optim::BlockOptimizer& optimizer) const;
 
   /// Returns the replicas. The first call makes them.
   ReplicaGroup& group() const;
@@ -223,7 +225,7 @@ class Engine {
   ddp::Reducer& reducer() const;
   /// Starts a step. With `optimizer`, shares the parameters for the engine's
   /// update. Without one, gives each rank its own parameters.
-  void begin_step(optim::Optimizer* optimizer);
+  void begin_step(optim::BlockOptimizer* optimizer);
   /// Gives LibTorch's optimizers state of this rank's own, because the user may
   /// make the next step with them.
   void release_optimizers();
@@ -241,8 +243,12 @@ class Engine {
                         const c10::IValue& target, const ShardLoss& loss,
                         const TrainStepOptions& options);
   /// Returns an optimizer that updates block by block in place of `optimizer`,
-  /// or null if `optimizer` has to update by its own step().
-  optim::TorchOptimizer* adopt(torch::optim::Optimizer& optimizer);
+  /// ready for a step, or null if `optimizer` has to update by its own step().
+  optim::BlockOptimizer* adopt(torch::optim::Optimizer& optimizer);
+  /// Ends a step that has added its gradients to .grad by `optimizer`'s own
+  /// step(), unless `result` says that nothing is updated.
+  void update_whole(torch::optim::Optimizer& optimizer,
+                    const TrainStepOptions& options, StepResult& result);
 
   ModuleSource module_;
   ProcessGroup world_;
@@ -268,7 +274,7 @@ class Engine {
   std::vector<torch::Tensor> module_parameters_;
   std::vector<std::string> parameter_names_;
   // Adapters of the last torch optimizers passed to train_step().
-  std::vector<std::unique_ptr<optim::TorchOptimizer>> adopted_;
+  std::vector<std::unique_ptr<optim::BlockOptimizer>> adopted_;
 };
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/device/autocast.h"
-#include "lockstep/optim/torch_optimizer.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/parallel/engine.h"
 
 namespace lockstep::optim {
@@ -19,7 +19,7 @@ FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
 
 void FusedOptimizer::follow_groups() {
   if (blocks_ && blocks_->is_for(optimizer_)) return;
-  TorchOptimizer::check_type(optimizer_);
+  BlockOptimizer::check_type(optimizer_);
   const auto parameters = parameters_of(optimizer_);
   engine_->check_has(parameters);
   const bool is_on_host =
@@ -29,7 +29,8 @@ void FusedOptimizer::follow_groups() {
     blocks_.reset();
     return;
   }
-  blocks_ = TorchOptimizer::make_like_torch(optimizer_);
+  blocks_ = std::make_unique<BlockOptimizer>(optimizer_, StateFactory(),
+                                             Kernels::kLikeTorch);
 }
 
 void FusedOptimizer::step() {

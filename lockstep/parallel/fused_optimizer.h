@@ -5,11 +5,12 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "lockstep/optim/parameters.h"  // IWYU pragma: export
 #include "lockstep/parallel/parallel_module.h"
 
 namespace lockstep::optim {
 
-class TorchOptimizer;
+class BlockOptimizer;
 
 /// The step of a torch::optim::SGD, Adam or AdamW, made by several threads. See
 /// fuse().
@@ -34,7 +35,7 @@ class FusedOptimizer {
 
   torch::optim::Optimizer& optimizer_;
   std::shared_ptr<Engine> engine_;
-  std::unique_ptr<TorchOptimizer> blocks_;  // null on an accelerator
+  std::unique_ptr<BlockOptimizer> blocks_;  // null on an accelerator
 };
 
 /// Returns an object whose step() replaces `optimizer.step()` in a loop of your

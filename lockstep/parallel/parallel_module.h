@@ -18,7 +18,6 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/worker.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/exchange/comm_hooks.h"
@@ -42,7 +41,6 @@ class ParallelModuleBase : protected Engine {
   using Engine::devices;
   using Engine::join;
   using Engine::load_buffers;
-  using Engine::make_state;
   using Engine::no_sync;
   using Engine::phase_times;
   using Engine::rebuild;
@@ -90,23 +88,18 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
   /// the batch, and a loss that uses a leaf from outside the module is refused,
   /// because each rank would train its own copy. The loss may create leaves
   /// (x.detach().requires_grad_(), for a gradient penalty).
-  template <class Input, class Target, class Loss>
-  StepResult train_step(const Input& input, const Target& target,
-                        const Loss& loss, optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {}) {
-    return Engine::train_step(pack_inputs(input), c10::IValue(target),
-                              typed<Target>(loss), &optimizer, options);
-  }
-  /// Same, with any LibTorch optimizer, its parameter groups and its
-  /// learning-rate scheduler. SGD, Adam and AdamW are updated block by block,
-  /// like Lockstep's own optimizers. Others are updated by their step() on
-  /// every rank, which must not need a closure.
+  ///
+  /// `optimizer` is any of torch::optim, with its parameter groups and its
+  /// learning-rate scheduler. All threads share the update of an SGD, Adam or
+  /// AdamW, block by block. Others are updated by their step() on every rank,
+  /// which must not need a closure.
   template <class Input, class Target, class Loss>
   StepResult train_step(const Input& input, const Target& target,
                         const Loss& loss, torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
     return Engine::train_step(pack_inputs(input), c10::IValue(target),
-                              typed<Target>(loss), optimizer, options);
+                              typed<Target>(loss), {.whole = &optimizer},
+                              options);
   }
   /// Same, but updates nothing: adds the gradients to the parameters' .grad, as
   /// backward() does, even if they are not finite.
@@ -115,13 +108,12 @@ class ParallelModule : public torch::nn::Module, public ParallelModuleBase {
                         const Loss& loss,
                         const TrainStepOptions& options = {}) {
     return Engine::train_step(pack_inputs(input), c10::IValue(target),
-                              typed<Target>(loss), nullptr, options);
+                              typed<Target>(loss), {}, options);
   }
 
   /// Reports at compile time what can't be the optimizer.
   template <class Input, class Target, class Loss, class Other, class... Rest>
-  requires(!std::convertible_to<Other&, optim::Optimizer&> &&
-           !std::convertible_to<Other&, torch::optim::Optimizer&> &&
+  requires(!std::convertible_to<Other&, torch::optim::Optimizer&> &&
            !std::convertible_to<Other, TrainStepOptions>) StepResult
       train_step(const Input&, const Target&, const Loss&, Other&&,
                  const Rest&...) {
@@ -217,20 +209,15 @@ class ParallelModule<torch::jit::Module> : public ParallelModuleBase {
   /// and the target of a shard.
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
-                        optim::Optimizer& optimizer,
-                        const TrainStepOptions& options = {}) {
-    return Engine::train_step(inputs, target, loss, &optimizer, options);
-  }
-  StepResult train_step(const std::vector<c10::IValue>& inputs,
-                        const c10::IValue& target, const ShardLoss& loss,
                         torch::optim::Optimizer& optimizer,
                         const TrainStepOptions& options = {}) {
-    return Engine::train_step(inputs, target, loss, optimizer, options);
+    return Engine::train_step(inputs, target, loss, {.whole = &optimizer},
+                              options);
   }
   StepResult train_step(const std::vector<c10::IValue>& inputs,
                         const c10::IValue& target, const ShardLoss& loss,
                         const TrainStepOptions& options = {}) {
-    return Engine::train_step(inputs, target, loss, nullptr, options);
+    return Engine::train_step(inputs, target, loss, {}, options);
   }
 
   torch::jit::Module& module() { return module_; }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/train/state/run_settings.h"
@@ -65,12 +67,45 @@ double factor(const OptimizerOptions& options,
 
 bool is_matrix(const torch::Tensor& parameter) { return parameter.dim() > 1; }
 
-/// Returns `parameters` with the matrices first, the order of the state in
-/// checkpoints.
-std::vector<torch::Tensor> matrices_first(
-    std::vector<torch::Tensor> parameters) {
-  std::stable_partition(parameters.begin(), parameters.end(), is_matrix);
-  return parameters;
+/// Returns a group of matrices, which decay, and one of the other parameters.
+/// This is also the order of the state in checkpoints.
+std::vector<torch::optim::OptimizerParamGroup> decaying_and_others(
+    std::vector<torch::Tensor> parameters,
+    const torch::optim::AdamWOptions& options) {
+  const auto others =
+      std::stable_partition(parameters.begin(), parameters.end(), is_matrix);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  const auto add = [&](auto first, auto last, double weight_decay) {
+    if (first == last) return;
+    auto own = std::make_unique<torch::optim::AdamWOptions>(options);
+    own->weight_decay(weight_decay);
+    groups.emplace_back(std::vector<torch::Tensor>(first, last),
+                        std::move(own));
+  };
+  add(parameters.begin(), others, options.weight_decay());
+  add(others, parameters.end(), 0);
+  return groups;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_torch_optimizer(
+    const OptimizerOptions& options,
+    const std::vector<torch::Tensor>& parameters) {
+  namespace to = torch::optim;
+  if (options.optimizer == OptimizerKind::kSgd) {
+    return std::make_unique<to::SGD>(parameters,
+                                     to::SGDOptions(options.lr)
+                                         .momentum(options.momentum)
+                                         .weight_decay(options.weight_decay)
+                                         .nesterov(options.nesterov));
+  }
+  const auto adamw = to::AdamWOptions(options.lr)
+                         .betas({kBeta1, options.beta2})
+                         .weight_decay(options.weight_decay);
+  if (!options.decays_matrices_alone) {
+    return std::make_unique<to::AdamW>(parameters, adamw);
+  }
+  return std::make_unique<to::AdamW>(decaying_and_others(parameters, adamw),
+                                     adamw);
 }
 
 }  // namespace
@@ -85,6 +120,22 @@ void check(const OptimizerOptions& options) {
                            .got = fmt::format("{}", options.final_lr)});
   }
   training::check_at_least("warmup_steps", options.warmup_steps, 0);
+  training::check_not_negative("weight_decay", options.weight_decay);
+  if (options.optimizer == OptimizerKind::kAdamW) {
+    if (options.beta2 >= 0 && options.beta2 < 1) return;
+    throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
+                                    .what = "beta2 can't be used",
+                                    .expected = "at least 0 and below 1",
+                                    .got = fmt::format("{}", options.beta2)});
+  }
+  training::check_not_negative("momentum", options.momentum);
+  if (options.nesterov && options.momentum <= 0) {
+    throw InvalidArgument("train", {.code = ErrorCode::kBadOption,
+                                    .what = "Nesterov needs momentum",
+                                    .expected = "a momentum above 0",
+                                    .got = fmt::format("{}", options.momentum),
+                                    .fix = "set momentum, 0.9 say"});
+  }
 }
 
 double learning_rate(const OptimizerOptions& options,
@@ -96,29 +147,12 @@ std::unique_ptr<training::RunOptimizer> make_optimizer(
     const OptimizerOptions& options,
     const std::vector<torch::Tensor>& parameters,
     const optim::StateFactory& make_state) {
-  auto schedule = [options](const training::Position& position) {
-    return factor(options, position);
-  };
-  if (options.optimizer == OptimizerKind::kAdamW) {
-    auto adamw = optim::AdamWOptions(options.lr)
-                     .betas({kBeta1, options.beta2})
-                     .weight_decay(options.weight_decay)
-                     .make_state(make_state);
-    if (!options.decays_matrices_alone) {
-      return training::make_run_optimizer(optim::adamw(parameters, adamw),
-                                          schedule);
-    }
-    adamw.decays(is_matrix);
-    return training::make_run_optimizer(
-        optim::adamw(matrices_first(parameters), adamw), schedule);
-  }
-  return training::make_run_optimizer(
-      optim::sgd(parameters, optim::SGDOptions(options.lr)
-                                 .momentum(options.momentum)
-                                 .weight_decay(options.weight_decay)
-                                 .nesterov(options.nesterov)
-                                 .make_state(make_state)),
-      schedule);
+  return std::make_unique<training::RunOptimizer>(
+      make_torch_optimizer(options, parameters), make_state,
+      [options](const training::Position& position) {
+        return factor(options, position);
+      },
+      training::TorchSchedule(), optim::FirstMomentum::kZeros);
 }
 
 Settings settings_of(const OptimizerOptions& options) {

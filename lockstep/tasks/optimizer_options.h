@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/info.h"
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/slot.h"
 #include "lockstep/train/run_optimizer.h"
 
 namespace lockstep::tasks {

@@ -10,16 +10,14 @@
 
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
-#include <torch/optim/optimizer.h>
 #include <torch/script.h>
 #include <torch/types.h>
 
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/module/module_handle.h"
 #include "lockstep/parallel/module/script_scope.h"
 #include "lockstep/parallel/parallel_module.h"
 
-// Type traits of what a Trainer takes: modules, losses and optimizers.
+// Type traits of what a Trainer takes: modules and losses.
 namespace lockstep::training {
 
 namespace detail {
@@ -55,11 +53,6 @@ inline std::shared_ptr<torch::jit::Module> pointer_to(
     const torch::jit::Module& module) {
   return std::make_shared<torch::jit::Module>(module);
 }
-
-template <class T>
-concept PointerToOptimizer =
-    std::convertible_to<T, std::unique_ptr<torch::optim::Optimizer>> ||
-    std::convertible_to<T, std::unique_ptr<optim::Optimizer>>;
 
 /// A module of type `M`. Its forward() determines its arguments and output.
 template <class M>

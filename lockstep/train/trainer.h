@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <c10/util/Type.h>
@@ -20,7 +19,7 @@
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/dataset_source.h"
 #include "lockstep/data/in_order.h"
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/parameters.h"  // IWYU pragma: export
 #include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/module/invoke.h"
 #include "lockstep/parallel/module/module_source.h"
@@ -76,8 +75,7 @@ class TrainerBase {
   void unshare_parameters();
 
  protected:
-  using Optimizer = std::variant<std::unique_ptr<optim::Optimizer>,
-                                 std::unique_ptr<torch::optim::Optimizer>>;
+  using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 
   TrainerBase() = default;
   TrainerBase(const TrainerBase&) = default;
@@ -104,7 +102,7 @@ class TrainerBase {
   /// Makes a new module on `device`.
   virtual ModuleSource make_module(const torch::Device& device) = 0;
   /// Makes an optimizer for the module that was made last.
-  virtual Optimizer make_optimizer(const optim::StateFactory& make_state) = 0;
+  virtual Optimizer make_optimizer() = 0;
 };
 
 /// Trains a module of your own on your own data: on one device or on several,
@@ -212,30 +210,26 @@ class Trainer : public TrainerBase {
     return *this;
   }
 
-  /// Sets the optimizer. `make(module)` returns a std::unique_ptr to an
-  /// optimizer of torch::optim or lockstep::optim for the module's parameters.
-  /// `make(module, make_state)` also gets the function that provides memory for
-  /// the state, which the optimizers of lockstep::optim take as an option.
+  /// Sets the optimizer. `make(module)` returns a std::unique_ptr to an SGD,
+  /// Adam, AdamW, RMSprop or Adagrad of torch::optim for the module's
+  /// parameters.
   template <class Make>
   Trainer& optimizer(const Make& make) {
-    make_optimizer_ =
-        [make](M& module, const optim::StateFactory& make_state) -> Optimizer {
-      auto optimizer = [&] {
-        if constexpr (std::is_invocable_v<Make, M&,
-                                          const optim::StateFactory&>) {
-          return make(module, make_state);
-        } else {
-          return make(module);
-        }
-      }();
-      using Made = decltype(optimizer);
-      static_assert(detail::PointerToOptimizer<Made>,
+    static_assert(std::invocable<const Make&, M&>,
+                  "the function given to optimizer() takes the module");
+    if constexpr (std::invocable<const Make&, M&>) {
+      using Made = std::invoke_result_t<const Make&, M&>;
+      static_assert(std::convertible_to<Made, Optimizer>,
                     "the function given to optimizer() must return a "
                     "std::unique_ptr to an optimizer, such as "
                     "std::make_unique<torch::optim::SGD>(net.parameters(), "
                     "0.1)");
-      if constexpr (detail::PointerToOptimizer<Made>) return optimizer;
-    };
+      if constexpr (std::convertible_to<Made, Optimizer>) {
+        make_optimizer_ = [make](M& module) -> Optimizer {
+          return make(module);
+        };
+      }
+    }
     return *this;
   }
 
@@ -303,9 +297,7 @@ class Trainer : public TrainerBase {
                   return handle_of(step, replicate());
                 }};
   }
-  Optimizer make_optimizer(const optim::StateFactory& make_state) override {
-    return make_optimizer_(*module_, make_state);
-  }
+  Optimizer make_optimizer() override { return make_optimizer_(*module_); }
 
   /// Returns a handle whose forward runs the step function, if there is one.
   static ModuleHandle handle_of(const Step& step,
@@ -324,7 +316,7 @@ class Trainer : public TrainerBase {
 
   std::function<std::shared_ptr<M>()> make_;
   Step step_;
-  std::function<Optimizer(M&, const optim::StateFactory&)> make_optimizer_;
+  std::function<Optimizer(M&)> make_optimizer_;
   std::shared_ptr<M> module_;
 };
 

@@ -30,18 +30,20 @@ std::string train(const std::string& list, int64_t begin, int64_t end,
   torch::manual_seed(3);
   ConvNet net;
   lockstep::to(*net, devices.front());
-  const auto adamw = optim::adamw(net->parameters(), optim::AdamWOptions(0.01));
-  const DataParallel model(net, devices, wrap_options().seed(5));
+  torch::optim::AdamW adamw(net->parameters(), 0.01);
+  const DataParallel model(net, devices,
+                           wrap_options().seed(5).divide_state(true));
   if (has_checkpoint(dir)) {
-    load_checkpoint(find_checkpoint(dir), *net, adamw.get());
+    load_checkpoint(find_checkpoint(dir), *net, &adamw);
   }
   for (int64_t step = begin; step < end; ++step) {
     torch::manual_seed(static_cast<uint64_t>(100 + step));
     const Batch batch = images();
     model->set_step(step);
-    model->train_step(batch.x, batch.y, &class_loss, *adamw);
+    model->train_step(batch.x, batch.y, &class_loss, adamw);
   }
-  save_checkpoint(dir, *net, *adamw, {.step = end});
+  model->unshare_parameters();
+  save_checkpoint(dir, *net, adamw, {.step = end});
   EXPECT_EQ(parameter_digest(*net),
             read_checkpoint_info(find_checkpoint(dir)).parameter_sha256);
   return digest_of(*net);

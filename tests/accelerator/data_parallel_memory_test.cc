@@ -58,8 +58,9 @@ std::vector<int64_t> peaks(const std::vector<Device>& devices, const Make& make,
   Net net;
   reset_peak_memory();
   lockstep::to(*net, devices.front());
-  const DataParallel model(net, devices,
-                           DataParallelOptions().bad_links(BadLinks::kIgnore));
+  const DataParallel model(
+      net, devices,
+      DataParallelOptions().bad_links(BadLinks::kIgnore).divide_state(true));
   const auto optimizer = make(net->parameters());
   for (int step = 0; step < 4; ++step) {
     const Tensor x = torch::randn({kSamples, kWidth});
@@ -84,16 +85,18 @@ std::vector<int64_t> peaks(const std::vector<Device>& devices, const Make& make,
   return bytes;
 }
 
-std::unique_ptr<optim::Optimizer> plain_sgd(std::vector<Tensor> parameters) {
-  return optim::sgd(std::move(parameters), optim::SGDOptions(0.01));
+std::unique_ptr<torch::optim::Optimizer> plain_sgd(
+    std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.01);
 }
-std::unique_ptr<optim::Optimizer> momentum_sgd(std::vector<Tensor> parameters) {
-  return optim::sgd(std::move(parameters),
-                    optim::SGDOptions(0.01).momentum(0.9));
+std::unique_ptr<torch::optim::Optimizer> momentum_sgd(
+    std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(
+      std::move(parameters), torch::optim::SGDOptions(0.01).momentum(0.9));
 }
 
-std::unique_ptr<optim::Optimizer> adamw(std::vector<Tensor> parameters) {
-  return optim::adamw(std::move(parameters), optim::AdamWOptions(0.01));
+std::unique_ptr<torch::optim::Optimizer> adamw(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters), 0.01);
 }
 
 double ratio(const char* name, const std::vector<int64_t>& bytes) {

@@ -90,12 +90,15 @@ std::unique_ptr<torch::optim::SGD> torch_sgd(std::vector<Tensor> parameters) {
   return std::make_unique<torch::optim::SGD>(
       optim::unique(parameters), torch::optim::SGDOptions(0.05).momentum(0.9));
 }
-std::unique_ptr<optim::Optimizer> own_sgd(std::vector<Tensor> parameters) {
-  return optim::sgd(optim::unique(parameters),
-                    optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
+std::unique_ptr<torch::optim::Optimizer> own_sgd(
+    std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(
+      optim::unique(parameters),
+      torch::optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
 }
-std::unique_ptr<optim::Optimizer> own_adamw(std::vector<Tensor> parameters) {
-  return optim::adamw(optim::unique(parameters), optim::AdamWOptions(0.01));
+std::unique_ptr<torch::optim::Optimizer> own_adamw(
+    std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::AdamW>(optim::unique(parameters), 0.01);
 }
 
 /// replicate(), scatter(), parallel_apply() and gather(), without gradients.

@@ -141,16 +141,16 @@ Course train(const std::vector<Device>& devices, const Setting& setting) {
                          .shards(setting.shards)
                          .intra_op_threads(1)
                          .verify(Verify::kNever)
+                         .divide_state(setting.divides_state)
                          .bad_links(setting.bad_links));
   torch::optim::SGD sgd(model->parameters(),
                         torch::optim::SGDOptions(setting.lr).momentum(0.9));
-  const auto adamw =
-      optim::adamw(model->parameters(), optim::AdamWOptions(setting.lr));
+  torch::optim::AdamW adamw(model->parameters(), setting.lr);
   Course course;
   for (int step = 0; step < setting.steps; ++step) {
     const auto [x, y] = batch(step, 0, kBatch, torch_device(devices.front()));
     const StepResult result = setting.divides_state
-                                  ? model->train_step(x, y, loss_of, *adamw)
+                                  ? model->train_step(x, y, loss_of, adamw)
                                   : model->train_step(x, y, loss_of, sgd);
     course.losses.push_back(result.loss);
   }

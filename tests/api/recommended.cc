@@ -1,6 +1,8 @@
 // The code that messages recommend: each piece is in SAYS(), as in the message.
 // compile_test.py compiles it, and compares it with the messages.
 
+#include <torch/optim/sgd.h>
+
 #include "lockstep/lockstep.h"
 
 #define SAYS(...) __VA_ARGS__
@@ -91,7 +93,7 @@ void train(DataParallel<Net> model, torch::optim::LBFGS& optimizer,
   SAYS(optimizer.step([&] { optimizer.zero_grad(); auto l =
        loss(model->forward(x), y); l.backward(); return l; }));
   torch::optim::SGD one(SAYS(model->parameters()), 0.1);
-  auto other = optim::sgd(SAYS(lockstep::optim::unique(model->parameters())),
+  torch::optim::SGD other(SAYS(lockstep::optim::unique(model->parameters())),
                           0.1);
   SAYS(model->module());
   const std::string path;
@@ -127,10 +129,6 @@ void train_two(DataParallel<TwoInputs> model, torch::Tensor a, torch::Tensor b,
 
 void train_ranks(DistributedDataParallel<Net> model, torch::Tensor weight,
                  double max_norm, GradBucket& bucket, torch::Tensor result) {
-  optim::SGDOptions options;
-  options.make_state([&](const torch::Tensor& parameter) {
-    return SAYS(model->make_state(parameter));
-  });
   SAYS(model->unshare_parameters());
   SAYS({ torch::NoGradGuard no_grad;
          weight.copy_(weight.renorm(2, 0, max_norm)); })

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/atomic_folder.h"
 #include "lockstep/base/error.h"
@@ -42,13 +43,14 @@ class Net : public models::Model {
   torch::nn::BatchNorm1d bn{nullptr};
 };
 
-std::unique_ptr<optim::Optimizer> optimizer_of(const Net& net) {
-  return optim::sgd(net.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Net& net) {
+  return std::make_unique<torch::optim::SGD>(
+      net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
 struct Training {
   Net net;
-  std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(net);
+  std::unique_ptr<torch::optim::Optimizer> optimizer = optimizer_of(net);
 
   void step() {
     torch::Tensor loss = net.forward(torch::randn({8, 3})).square().sum();

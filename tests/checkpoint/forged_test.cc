@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
@@ -31,8 +32,8 @@ std::shared_ptr<models::Model> make(const CheckpointReader& reader) {
 class Forged : public testing::Test {
  protected:
   Forged() : saved_(models::make(kSmall)) {
-    const auto optimizer = optim::sgd(saved_->parameters(), {});
-    path_ = save_checkpoint(folder_.path(), *saved_, *optimizer,
+    torch::optim::SGD optimizer(saved_->parameters(), 0.1);
+    path_ = save_checkpoint(folder_.path(), *saved_, optimizer,
                             {.model = models::to_settings(kSmall),
                              .step = 1,
                              .epoch = 0,

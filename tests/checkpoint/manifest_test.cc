@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
@@ -202,8 +203,9 @@ class CheckpointOfANet : public testing::Test {
 
   const TemporaryFolder folder_;
   Net net_;
-  std::unique_ptr<optim::Optimizer> optimizer_ =
-      optim::sgd(net_.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  std::unique_ptr<torch::optim::Optimizer> optimizer_ =
+      std::make_unique<torch::optim::SGD>(
+          net_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 };
 
 TEST_F(CheckpointOfANet, BringsNoNanWhereThereWasNone) {

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <string>
 
+#include <torch/optim/sgd.h>
+
 namespace {
 
 struct NetImpl : torch::nn::Cloneable<NetImpl> {
@@ -41,13 +43,13 @@ std::string with_data_parallel(const std::string& devices) {
   auto model =
       lockstep::DataParallel(net, lockstep::devices(devices),
                              lockstep::DataParallelOptions().shards(2));
-  auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
   const auto loss = [](torch::Tensor logits, torch::Tensor labels) {
     return torch::nn::functional::cross_entropy(logits, labels);
   };
   for (int64_t step = 0; step < kSteps; ++step) {
     const auto [x, y] = batch_of(step);
-    model->train_step(x, y, loss, *sgd);
+    model->train_step(x, y, loss, sgd);
   }
   return lockstep::parameter_digest(*net);
 }
@@ -63,7 +65,7 @@ std::string with_ranks() {
       net = make_net();
     }
     lockstep::DistributedDataParallel model(net, world);
-    auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
     const int64_t part = kBatch / world.size();
     for (int64_t step = 0; step < kSteps; ++step) {
       const auto [x, y] = batch_of(step);
@@ -73,7 +75,7 @@ std::string with_ranks() {
       model->zero_grad();
       torch::nn::functional::cross_entropy(model->forward(own(x)), own(y))
           .backward();
-      sgd->step();
+      sgd.step();
     }
     if (world.rank() == 0) digest = lockstep::parameter_digest(*net);
   });

@@ -30,13 +30,9 @@ Json json_of(const Node& node) {
   return Json::array({node.operation, node.arguments, node.numbers});
 }
 Json json_of(const OptimizerSpec& spec) {
-  return {{"kind", spec.kind},
-          {"is_own", spec.is_own},
-          {"part", spec.part},
-          {"parts", spec.parts},
-          {"rate", spec.rate},
-          {"momentum", spec.momentum},
-          {"weight_decay", spec.weight_decay},
+  return {{"kind", spec.kind},         {"part", spec.part},
+          {"parts", spec.parts},       {"rate", spec.rate},
+          {"momentum", spec.momentum}, {"weight_decay", spec.weight_decay},
           {"nesterov", spec.nesterov}};
 }
 Json json_of(const Event& event) {
@@ -70,7 +66,6 @@ void read(const Json& json, Node& node) {
 }
 void read(const Json& json, OptimizerSpec& spec) {
   read_member(json, "kind", spec.kind);
-  read_member(json, "is_own", spec.is_own);
   read_member(json, "part", spec.part);
   read_member(json, "parts", spec.parts);
   read_member(json, "rate", spec.rate);
@@ -209,7 +204,6 @@ bool has_event(const Case& value, const std::string& what) {
 std::vector<OptimizerSpec> optimizers_of(const Case& value) {
   if (is_program(value)) return value.optimizers;
   return {{.kind = value.optimizer,
-           .is_own = value.mode == "train_step",
            .rate = value.rate,
            .momentum = value.momentum,
            .weight_decay = value.weight_decay,

@@ -36,7 +36,6 @@ struct Node {
 /// An optimizer of a program.
 struct OptimizerSpec {
   std::string kind = "sgd";  ///< sgd, adamw, adam or rmsprop
-  bool is_own = false;       ///< Lockstep's, for train_step() only
   /// Trains each parameter whose place, divided by `parts`, leaves `part`.
   int64_t part = 0;
   int64_t parts = 1;

@@ -52,7 +52,7 @@ void choose_dtype(Case& of, Random& random) {
              : k < 17 ? "half"
              : k < 18 ? "bfloat16"
                       : "complex";
-  // Our own optimizers don't take it, which is known.
+  // LibTorch's own step() updates complex parameters, and not in blocks.
   if (of.dtype == "complex" && of.mode == "train_step" && !random.once_in(8)) {
     of.dtype = "double";
   }

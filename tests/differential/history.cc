@@ -236,8 +236,7 @@ class Player {
   void make_optimizers() {
     optimizers_.clear();
     for (const OptimizerSpec& spec : optimizers_of(case_)) {
-      optimizers_.emplace_back(spec, trained_parameters(),
-                               strategy_.state_factory());
+      optimizers_.emplace_back(spec, trained_parameters());
       optimizers_.back().scale_rate(rate_factor_);
     }
   }
@@ -466,11 +465,7 @@ Trace play(const Case& of, const MakeStrategy& make, bool counts_twice) {
 }
 
 bool is_ordered(const Case& of) {
-  const auto optimizers = optimizers_of(of);
-  const auto is_own = [&](int64_t number) {
-    return number >= static_cast<int64_t>(optimizers.size()) ||
-           optimizers[static_cast<size_t>(number)].is_own;
-  };
+  const auto count = static_cast<int64_t>(optimizers_of(of).size());
   bool is_local = false, is_pending = false, is_compared = true;
   for (const Event& event : of.history) {
     const bool is_step = event.what == "backward" || event.what == "train_step";
@@ -484,7 +479,7 @@ bool is_ordered(const Case& of) {
       is_compared = false;
     }
     if (event.what == "update" || skips) {
-      if (is_pending || is_own(event.numbers[skips ? 1 : 0])) return false;
+      if (is_pending || event.numbers[skips ? 1 : 0] >= count) return false;
       is_compared = false;
     }
     if (is_of_one_rank(event)) {

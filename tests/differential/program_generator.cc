@@ -129,8 +129,6 @@ class ProgramGenerator {
                       [](const auto& spec) { return spec.tied_to < 0; }) > 1;
     for (int64_t i = random_.between(1, 3); i > 0; --i) {
       OptimizerSpec spec{.kind = random_.pick(kinds)};
-      spec.is_own =
-          (spec.kind == "sgd" || spec.kind == "adamw") && random_.once_in(3);
       if (has_several && random_.once_in(2)) {
         spec.parts = 2;
         spec.part = random_.below(2);
@@ -213,8 +211,7 @@ class ProgramGenerator {
   /// them, and a step in which the ranks can compare the result.
   void write_difference() {
     const int64_t optimizer = choose_optimizer();
-    const OptimizerSpec& spec = of_.optimizers[static_cast<size_t>(optimizer)];
-    const bool in_loop = has_loops_ && !spec.is_own && random_.once_in(2);
+    const bool in_loop = has_loops_ && random_.once_in(2);
     const auto write_steps = [&](int64_t count) {
       for (; count > 0; --count) write_step_of(optimizer, in_loop);
     };
@@ -290,10 +287,10 @@ class ProgramGenerator {
     if (act == 0 && has_state && has_stepped) {
       return write_change_of(rank, "set_state", {optimizer, random_.below(2)});
     }
-    if (act == 1 && !spec.is_own && spec.kind != "rmsprop") {
+    if (act == 1 && spec.kind != "rmsprop") {
       return write_change_of(rank, "raise_momentum", {optimizer});
     }
-    if (act == 2 && !spec.is_own) {
+    if (act == 2) {
       return write_change_of(rank, "add_weight_decay",
                              {optimizer, random_.between(1, 2)});
     }
@@ -363,7 +360,6 @@ class ProgramGenerator {
 
   void write_update() {
     const int64_t optimizer = choose_optimizer();
-    if (of_.optimizers[static_cast<size_t>(optimizer)].is_own) return;
     write("update",
           {optimizer, random_.once_in(4) ? random_.between(1, 4) : 0});
   }

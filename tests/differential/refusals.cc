@@ -106,9 +106,6 @@ const std::vector<Refusal>& refusals() {
        [](const Case& of, const Trace&) {
          return of.kind == "world" && has_event(of, "cast");
        }},
-      {"an own optimizer with a parameter twice",
-       {"[optim]", "twice"},
-       [](const Case& of, const Trace&) { return of.mode == "train_step"; }},
       {"train_step: a hook on a parameter that the loss uses directly",
        {"[parallel]", "has a hook"},
        [](const Case& of, const Trace&) {

@@ -138,7 +138,6 @@ void add_simpler_optimizers(const Case& value, Candidates& candidates) {
       candidates.back().optimizers[i].*member = simple;
     };
     add(&OptimizerSpec::kind, std::string("sgd"));
-    add(&OptimizerSpec::is_own, false);
     if (value.optimizers[i].part == 0) {
       add(&OptimizerSpec::parts, static_cast<int64_t>(1));
     }

@@ -46,9 +46,6 @@ class Strategy {
   virtual Step train_step(const Batch& batch, const std::string& loss,
                           AnyOptimizer* optimizer,
                           const StepOptions& options) = 0;
-  /// Makes the state of Lockstep's optimizers. Null: LibTorch's are used
-  /// instead.
-  virtual optim::StateFactory state_factory() { return {}; }
   /// Begins or ends no_sync().
   virtual void set_synced(bool) {}
   virtual void rebuild() {}

@@ -35,11 +35,6 @@ class WrappedStrategy : public Strategy {
   Step train_step(const Batch& batch, const std::string& loss,
                   AnyOptimizer* optimizer, const StepOptions& given) override;
 
-  optim::StateFactory state_factory() override {
-    return [this](const torch::Tensor& parameter) {
-      return model_->make_state(parameter);
-    };
-  }
   void set_synced(bool on) override {
     no_sync_.reset();
     if (!on) no_sync_.reset(new NoSync(model_->no_sync()));
@@ -89,11 +84,8 @@ Strategy::Step WrappedStrategy<Model>::train_step(const Batch& batch,
         if (!optimizer) {
           return model_->train_step(inputs, target, function, options);
         }
-        return optimizer->own()
-                   ? model_->train_step(inputs, target, function,
-                                        *optimizer->own(), options)
-                   : model_->train_step(inputs, target, function,
-                                        *optimizer->torch(), options);
+        return model_->train_step(inputs, target, function, *optimizer->torch(),
+                                  options);
       },
       std::make_index_sequence<kLosses.size()>());
   return {.loss = result.loss,

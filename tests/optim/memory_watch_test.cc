@@ -4,12 +4,12 @@
 #include <functional>
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/blocks.h"
-#include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/sgd.h"
+#include "tests/optim/cut_optimizer.h"
 
 namespace lockstep::optim {
 namespace {
@@ -38,7 +38,7 @@ class WatchedSgd {
  public:
   /// Returns the parameter whose memory changed since the last step.
   std::optional<size_t> step() {
-    sgd_->check_memory(sgd_.get(), /*all=*/true);
+    sgd_->check_memory(this, /*all=*/true);
     sgd_->begin_step({true});
     sgd_->update(0, torch::ones({64}));
     return sgd_->changed_parameter();
@@ -52,8 +52,8 @@ class WatchedSgd {
   }
 
  private:
-  std::unique_ptr<Optimizer> sgd_ =
-      optim::sgd({torch::zeros({64})}, SGDOptions(0.1).momentum(0.9));
+  CutOptimizer<torch::optim::SGD> sgd_{
+      {torch::zeros({64})}, torch::optim::SGDOptions(0.1).momentum(0.9)};
 };
 
 TEST(MemoryWatch, IsDoneWithAChangeAfterTheStep) {
@@ -119,9 +119,10 @@ TEST(MemoryWatch, AllowsWhatTheProgramWrites) {
 /// Makes steps until the optimizer finds a change. `change` is called before
 /// each step. Returns whether it was found.
 bool is_found(const std::function<void(torch::Tensor& parameter,
-                                       Optimizer& optimizer)>& change) {
+                                       BlockOptimizer& optimizer)>& change) {
   torch::Tensor parameter = torch::ones({50000}).set_requires_grad(true);
-  const auto optimizer = sgd({parameter}, SGDOptions(0.1).momentum(0.9));
+  CutOptimizer<torch::optim::SGD> optimizer(
+      {parameter}, torch::optim::SGDOptions(0.1).momentum(0.9));
   const torch::Tensor gradient = torch::ones({50000});
   const int owner = 0;
   const torch::NoGradGuard no_grad;
@@ -145,13 +146,13 @@ void flip_each_block(const torch::Tensor& tensor) {
 }
 
 TEST(OptimizerMemory, IsFoundChanged) {
-  EXPECT_TRUE(is_found([](torch::Tensor& parameter, Optimizer&) {
+  EXPECT_TRUE(is_found([](torch::Tensor& parameter, BlockOptimizer&) {
     auto* words = static_cast<uint32_t*>(parameter.mutable_data_ptr());
     for (int64_t at = 0; at < parameter.numel(); at += kBlockElements) {
       words[at + 77] ^= 1U << 21;
     }
   }));
-  EXPECT_TRUE(is_found([](torch::Tensor&, Optimizer& optimizer) {
+  EXPECT_TRUE(is_found([](torch::Tensor&, BlockOptimizer& optimizer) {
     optimizer.for_each_state(
         [](const std::string&, size_t, const torch::Tensor& state) {
           flip_each_block(state);
@@ -160,19 +161,21 @@ TEST(OptimizerMemory, IsFoundChanged) {
 }
 
 TEST(OptimizerMemory, MayChangeWithATrace) {
-  EXPECT_FALSE(is_found([](torch::Tensor&, Optimizer&) {}));
-  EXPECT_FALSE(is_found(
-      [](torch::Tensor& parameter, Optimizer&) { parameter.clamp_(-1, 1); }));
-  EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
+  EXPECT_FALSE(is_found([](torch::Tensor&, BlockOptimizer&) {}));
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, BlockOptimizer&) {
+    parameter.clamp_(-1, 1);
+  }));
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, BlockOptimizer&) {
     parameter.set_data(parameter.detach() * 0.5);
   }));
   // A few elements, or all of them, without a version.
-  EXPECT_FALSE(is_found([](torch::Tensor& parameter, Optimizer&) {
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, BlockOptimizer&) {
     parameter.data().narrow(0, 16000, 1000).mul_(0.5);
   }));
-  EXPECT_FALSE(is_found(
-      [](torch::Tensor& parameter, Optimizer&) { parameter.data().mul_(2); }));
-  EXPECT_FALSE(is_found([](torch::Tensor&, Optimizer& optimizer) {
+  EXPECT_FALSE(is_found([](torch::Tensor& parameter, BlockOptimizer&) {
+    parameter.data().mul_(2);
+  }));
+  EXPECT_FALSE(is_found([](torch::Tensor&, BlockOptimizer& optimizer) {
     optimizer.load_state_dict(optimizer.state_dict());
   }));
 }

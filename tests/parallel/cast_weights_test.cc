@@ -18,7 +18,6 @@
 #include "lockstep/device/autocast.h"
 #include "lockstep/device/bfloat16_loops.h"
 #include "lockstep/device/tensor_checksum.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/fused_optimizer.h"
@@ -160,8 +159,8 @@ Trained train(const Options& options) {
           .shards(options.shards)
           .intra_op_threads(1)
           .verify(options.verifies ? Verify::kFirst : Verify::kNever));
-  const auto sgd =
-      optim::sgd(model->parameters(), optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::SGD sgd(model->parameters(),
+                        torch::optim::SGDOptions(0.05).momentum(0.9));
   const auto loss = [](const Tensor& out, const Tensor& labels) {
     return torch::nn::functional::cross_entropy(out, labels);
   };
@@ -173,7 +172,7 @@ Trained train(const Options& options) {
     if (options.before) options.before(step, *net);
     const CountedCasts casts;
     const AutocastScope autocast(torch::kCPU, torch::kBFloat16);
-    model->train_step(x, labels, loss, *sgd,
+    model->train_step(x, labels, loss, sgd,
                       TrainStepOptions().clip_grad_norm(options.clip));
     run.casts = CountedCasts::count();
   }
@@ -280,7 +279,7 @@ TEST(CastWeights, AForwardWithoutAutocastComputesInFloat) {
   const auto net = std::make_shared<Cloned<PlainImpl>>();
   const DataParallel model(net, slices(2),
                            DataParallelOptions().intra_op_threads(1));
-  const auto sgd = optim::sgd(model->parameters(), 0.05);
+  torch::optim::SGD sgd(model->parameters(), 0.05);
   const Tensor x = torch::randn({32, kIn});
   const Tensor labels = torch::randint(kClasses, {32});
   const auto loss = [](const Tensor& out, const Tensor& target) {
@@ -288,7 +287,7 @@ TEST(CastWeights, AForwardWithoutAutocastComputesInFloat) {
   };
   for (int step = 0; step < 4; ++step) {
     const AutocastScope autocast(torch::kCPU, torch::kBFloat16);
-    model->train_step(x, labels, loss, *sgd);
+    model->train_step(x, labels, loss, sgd);
   }
   const torch::NoGradGuard no_grad;
   const Tensor out = model->forward(x);
@@ -298,7 +297,7 @@ TEST(CastWeights, AForwardWithoutAutocastComputesInFloat) {
       {net->forward(x.narrow(0, 0, 16)), net->forward(x.narrow(0, 16, 16))});
   EXPECT_TRUE(torch::equal(out, expected));
   // And a step without autocast.
-  EXPECT_NO_THROW(model->train_step(x, labels, loss, *sgd));
+  EXPECT_NO_THROW(model->train_step(x, labels, loss, sgd));
 }
 
 // The user's own loop between the steps of the engine.
@@ -386,11 +385,8 @@ std::string bytes_after_training(const ProcessGroup& world) {
   // The blocks of an optimizer need not be in the order of the module's.
   std::vector<Tensor> parameters = net->parameters();
   std::reverse(parameters.begin(), parameters.end());
-  const auto sgd =
-      optim::sgd(parameters, optim::SGDOptions(0.1).momentum(0.9).make_state(
-                                 [&](const Tensor& parameter) {
-                                   return model->make_state(parameter);
-                                 }));
+  torch::optim::SGD sgd(parameters,
+                        torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < 8; ++step) {
     if (step == 4) {
       model->unshare_parameters();
@@ -401,7 +397,7 @@ std::string bytes_after_training(const ProcessGroup& world) {
     const AutocastScope autocast(torch::kCPU, torch::kBFloat16);
     model->train_step(testing_ddp::inputs(first, own),
                       testing_ddp::targets(first, own), testing_ddp::loss_of,
-                      *sgd,
+                      sgd,
                       TrainStepOptions().clip_grad_norm(step == 6 ? 0.01 : 0));
   }
   return testing_nets::bytes_of(*net);

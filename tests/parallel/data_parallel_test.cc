@@ -260,14 +260,14 @@ TEST(DataParallel, RunsTorchScript) {
   // The replicas' parameters are leaves of their own.
   const Tensor before = w.detach().clone();
   w.mutable_grad().reset();
-  auto sgd = optim::sgd({w}, 1);
+  torch::optim::SGD sgd(std::vector<torch::Tensor>{w}, 1);
   model->train_step(
       {x}, at_home(torch::zeros({5, 2})),
       [](const c10::IValue& output, const c10::IValue& target) {
         const Tensor predicted = output.toGenericDict().at("y").toTensor();
         return (predicted - target.toTensor()).sum();
       },
-      *sgd, TrainStepOptions().loss_reduction(LossReduction::kSum));
+      sgd, TrainStepOptions().loss_reduction(LossReduction::kSum));
   const Tensor expected = x.t().matmul(at_home(torch::ones({5, 2})));
   EXPECT_TRUE((before - w.detach()).allclose(expected, 1e-5, 1e-5));
   EXPECT_FALSE(w.grad().defined());

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -17,11 +18,11 @@ TEST(FirstStepLoss, ThatIsNoMeanIsRefused) {
       Mlp net;
       const DataParallel model(net, slices(2),
                                DataParallelOptions().shards(shards));
-      const auto sgd = optim::sgd(net->parameters(), 0.1);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
       const std::string before = bytes_of(*net);
       const std::string text = text_of_error(
           [&] {
-            model->train_step(images(), uneven_targets(), each.loss, *sgd);
+            model->train_step(images(), uneven_targets(), each.loss, sgd);
           },
           ErrorCode::kBadLoss);
       EXPECT_PRED2(contains, text, each.advice);
@@ -157,11 +158,11 @@ TEST(FirstStepLoss, OfAModuleThatReturnsItsLossDoesNotChangeTheStep) {
     const DataParallel model(
         net, slices(2),
         DataParallelOptions().verify(checks ? Verify::kFirst : Verify::kNever));
-    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
     for (int step = 0; step < 2; ++step) {
       model->train_step(
           std::make_tuple(images(), labels), labels,
-          [](const Tensor& loss, const Tensor&) { return loss; }, *sgd);
+          [](const Tensor& loss, const Tensor&) { return loss; }, sgd);
     }
     EXPECT_TRUE(net->is_training());
     return bytes_of(*net);

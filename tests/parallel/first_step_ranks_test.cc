@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -51,13 +52,13 @@ TEST_P(FirstStepOfRanks, IsRefusedByAllWithOneError) {
               return made;
             },
             world);
-        const auto sgd = optim::sgd(net->parameters(), 0.1);
+        torch::optim::SGD sgd(net->parameters(), 0.1);
         for (int attempt = 0; attempt < 2; ++attempt) {
           const std::string before = bytes_of(*net);
           try {
             model->train_step(x.narrow(0, world.rank() * 6, 6),
                               x.narrow(0, world.rank() * 6, 6), mean_square,
-                              *sgd);
+                              sgd);
             ADD_FAILURE() << "rank " << world.rank() << " was not told";
           } catch (const ParallelError&) {
             EXPECT_TRUE(bytes_of(*net) == before);
@@ -76,11 +77,11 @@ TEST_P(FirstStepOfRanks, RefusesLossesThatAreNoMeans) {
       const auto texts =
           errors_of_ranks(GetParam(), [&](const ProcessGroup& world) {
             Mlp net;
-            const auto sgd = optim::sgd(net->parameters(), 0.1);
+            torch::optim::SGD sgd(net->parameters(), 0.1);
             const auto step = [&](const auto& model) {
               model->train_step(x.narrow(0, world.rank() * 6, 6),
                                 y.narrow(0, world.rank() * 6, 6), each.loss,
-                                *sgd);
+                                sgd);
             };
             if (ddp) {
               step(DistributedDataParallel(net, world));

@@ -11,6 +11,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -107,7 +108,7 @@ TEST(FirstStep, FindsWeightsThatAreTiedByAssignment) {
   for (const int k : {1, 2, 3}) {
     Tied net;
     const DataParallel model(net, slices(k));
-    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
     const std::string before = bytes_of(*net);
     const Tensor x = images();
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -117,7 +118,7 @@ TEST(FirstStep, FindsWeightsThatAreTiedByAssignment) {
           "TiedImpl");
       EXPECT_PRED2(
           contains,
-          text_of_error([&] { model->train_step(x, x, mean_square, *sgd); },
+          text_of_error([&] { model->train_step(x, x, mean_square, sgd); },
                         ErrorCode::kReplicaDiffers),
           "functional::linear(x, embedding->weight)");
     }
@@ -383,16 +384,16 @@ std::string trained(bool verifies, int k, bool own_loop) {
   const DataParallel model(net, slices(k),
                            DataParallelOptions().shards(4).seed(2).verify(
                                verifies ? Verify::kDoubling : Verify::kNever));
-  const auto sgd = optim::sgd(net->parameters(), 0.1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
   for (int step = 0; step < 3; ++step) {
     const Tensor x = torch::randn({16, 3, 6, 6});
     const Tensor y = torch::randint(4, {16});
     if (own_loop) {
       cross_entropy(model->forward(x), y).backward();
-      sgd->step();
-      sgd->zero_grad();
+      sgd.step();
+      sgd.zero_grad();
     } else {
-      model->train_step(x, y, cross_entropy, *sgd);
+      model->train_step(x, y, cross_entropy, sgd);
     }
   }
   EXPECT_EQ(hooks, 3);

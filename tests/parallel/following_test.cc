@@ -8,6 +8,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/script.h>
 #include <torch/serialize.h>
@@ -81,14 +82,11 @@ class OwnMemory : public testing::Test {
   }
 };
 
-TEST_F(OwnMemory, SeesTheUpdatesOfLibTorchsSgd) {
+TEST_F(OwnMemory, SeesTheUpdatesOfOptimizers) {
   expect_seen(
       [](Mlp& net) { torch::optim::SGD(net->parameters(), 0.1).step(); });
-}
-
-TEST_F(OwnMemory, SeesTheUpdatesOfLockstepsOptimizers) {
-  expect_seen([](Mlp& net) { optim::sgd(net->parameters(), 0.1)->step(); });
-  expect_seen([](Mlp& net) { optim::adamw(net->parameters(), 0.1)->step(); });
+  expect_seen(
+      [](Mlp& net) { torch::optim::AdamW(net->parameters(), 0.1).step(); });
 }
 
 TEST_F(OwnMemory, SeesWhatIsWrittenBelowTheVersionCounter) {
@@ -116,11 +114,11 @@ TEST(Following, RefusesABackwardOverATrainStep) {
     Mlp net;
     const DataParallel model(net, slices(k));
     const Tensor x = torch::randn({4, 6});
-    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
     const Tensor loss = model->forward(x).square().sum();
     const Tensor module_loss = net->forward(x).square().sum();
     model->train_step(x, torch::randint(4, {4}), testing_nets::cross_entropy,
-                      *sgd);
+                      sgd);
     for (const Tensor& stale : {loss, module_loss}) {
       EXPECT_PRED2(contains, error_of([&] { stale.backward(); }),
                    "modified by an inplace operation");
@@ -196,9 +194,9 @@ TEST(Following, TrainsWithMembersThatChangeInEachStep) {
   for (const int k : {1, 2}) {
     Scaled net = copy();
     const DataParallel model(net, slices(k));
-    const auto own_sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD wrapped_sgd(net->parameters(), 0.1);
     lower_alpha(net, [&](const Tensor& x, const Tensor& y) {
-      model->train_step(x, y, testing_nets::cross_entropy, *own_sgd);
+      model->train_step(x, y, testing_nets::cross_entropy, wrapped_sgd);
     });
     for (size_t p = 0; p < net->parameters().size(); ++p) {
       EXPECT_TRUE(
@@ -234,10 +232,10 @@ TEST(Following, RefusesMembersThatNewReplicasDoNotHave) {
     const DataParallel<ScaledImpl> model(
         net, [] { return std::make_shared<ScaledImpl>(); }, slices(2));
     const Tensor x = torch::randn({8, 6}), y = torch::randint(4, {8});
-    const auto sgd = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
     const auto step = [&] {
       if (trains) {
-        model->train_step(x, y, testing_nets::cross_entropy, *sgd);
+        model->train_step(x, y, testing_nets::cross_entropy, sgd);
       } else {
         model->forward(x);
       }
@@ -292,7 +290,7 @@ TORCH_MODULE(Repeated);
 TEST(Following, AcceptsWhatTheFirstStepAccepts) {
   Repeated net;
   const DataParallel model(net, slices(2));
-  const auto sgd = optim::sgd(optim::unique(net->parameters()), 0.1);
+  torch::optim::SGD sgd(optim::unique(net->parameters()), 0.1);
   const auto loss = [&](const Tensor& output, const Tensor& y) {
     return (output - y).square().mean() + net->fc->weight.square().mean();
   };
@@ -300,7 +298,7 @@ TEST(Following, AcceptsWhatTheFirstStepAccepts) {
     ++net->calls;
     if (i == 2) net->alpha = 0.5;
     EXPECT_NO_THROW(model->train_step(torch::randn({8, 6}),
-                                      torch::randn({8, 6}), loss, *sgd))
+                                      torch::randn({8, 6}), loss, sgd))
         << i;
   }
 }
@@ -312,10 +310,10 @@ TEST(Following, SeesAReplacedModule) {
   model->forward(x);
   net->head = net->replace_module("head", torch::nn::Linear(6, 9));
   expect_followed(model, x);
-  const auto sgd = optim::sgd(net->parameters(), 0.1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
   const Tensor before = net->head->weight.clone();
   model->train_step(x, torch::randint(9, {8}), testing_nets::cross_entropy,
-                    *sgd);
+                    sgd);
   EXPECT_FALSE(net->head->weight.equal(before));
 }
 

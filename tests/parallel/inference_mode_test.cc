@@ -1,5 +1,6 @@
 // Evaluation under c10::InferenceMode, before and after training.
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "lockstep/parallel/data_parallel.h"
@@ -24,8 +25,8 @@ TEST_P(InferenceModes, LeaveNothingBehindThatTrainingCannotUse) {
   const auto options = DataParallelOptions().buffers(GetParam()).shards(2);
   const DataParallel evaluated(net, slices(2), options);
   const DataParallel quiet(twin, slices(2), options);
-  const auto sgd = optim::sgd(net->parameters(), 0.1);
-  const auto twin_sgd = optim::sgd(twin->parameters(), 0.1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  torch::optim::SGD twin_sgd(twin->parameters(), 0.1);
   const Tensor x = torch::randn({8, 3, 5, 5});
   const Tensor y = torch::randint(4, {8});
   for (int step = 0; step < 3; ++step) {
@@ -35,8 +36,8 @@ TEST_P(InferenceModes, LeaveNothingBehindThatTrainingCannotUse) {
       EXPECT_TRUE(evaluated->forward(x).allclose(net->forward(x), 1e-5, 1e-6));
       evaluated->train();
     }
-    evaluated->train_step(x, y, testing_nets::cross_entropy, *sgd);
-    quiet->train_step(x, y, testing_nets::cross_entropy, *twin_sgd);
+    evaluated->train_step(x, y, testing_nets::cross_entropy, sgd);
+    quiet->train_step(x, y, testing_nets::cross_entropy, twin_sgd);
     EXPECT_EQ(testing_nets::bytes_of(*net), testing_nets::bytes_of(*twin));
   }
 }
@@ -49,10 +50,10 @@ TEST(InferenceMode, MayEncloseTheWrap) {
     model = std::make_shared<DataParallel<NetImpl>>(net, slices(2));
     (*model)->forward(torch::randn({8, 3, 5, 5}));
   }
-  const auto sgd = optim::sgd(net->parameters(), 0.1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
   const Tensor before = net->fc->weight.clone();
   (*model)->train_step(torch::randn({8, 3, 5, 5}), torch::randint(4, {8}),
-                       testing_nets::cross_entropy, *sgd);
+                       testing_nets::cross_entropy, sgd);
   EXPECT_FALSE(net->fc->weight.equal(before));
 }
 

@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/nets.h"
@@ -71,7 +72,7 @@ class PlainSemantics : public testing::TestWithParam<std::pair<int, int>> {
 
 TEST_P(PlainSemantics, GiveAnInputItsGradientAndTheGraphBehindIt) {
   const auto model = wrap();
-  auto fused_sgd = optim::sgd(net->parameters(), kLr);
+  torch::optim::SGD fused_sgd(net->parameters(), kLr);
   auto plain_sgd = make_plain_sgd(plain->parameters());
   Tensor encoder = torch::randn({6, 6}, torch::kDouble).requires_grad_();
   Tensor plain_encoder = encoder.detach().clone().requires_grad_();
@@ -82,7 +83,7 @@ TEST_P(PlainSemantics, GiveAnInputItsGradientAndTheGraphBehindIt) {
   mean_square(plain->forward(data.x.matmul(plain_encoder)), plain_target)
       .backward();
   plain_sgd.step();
-  model->train_step(data.x.matmul(encoder), target, mean_square, *fused_sgd);
+  model->train_step(data.x.matmul(encoder), target, mean_square, fused_sgd);
   expect_same(*net, *plain);
   EXPECT_TRUE(torch::allclose(encoder.grad(), plain_encoder.grad()));
   EXPECT_TRUE(torch::allclose(target.grad(), plain_target.grad()));
@@ -177,16 +178,21 @@ TEST(ASubmoduleRegisteredTwice, IsUpdatedByTorchAsInAPlainLoop) {
   }
 }
 
-TEST(ASubmoduleRegisteredTwice, IsRefusedByOurOptimizersUnlessListedOnce) {
+TEST(ASubmoduleRegisteredTwice, IsWarnedOfUnlessItIsListedOnce) {
   const Twice net;
-  try {
-    optim::sgd(net->parameters(), kLr);
-    FAIL() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kBadOptimizer);
-    EXPECT_NE(std::string(error.what()).find("listed twice"),
-              std::string::npos);
-  }
+  const DataParallel model(net, slices(2));
+  const Tensor x = torch::ones({6, 200});
+  const auto warnings_of = [&](std::vector<Tensor> parameters) {
+    const LogCapture log;
+    torch::optim::SGD sgd(std::move(parameters), kLr);
+    model->train_step(x, x, mean_square, sgd);
+    return log.text();
+  };
+  const std::string twice = warnings_of(net->parameters());
+  EXPECT_NE(twice.find("of 4 parameters, 2 are listed twice"),
+            std::string::npos)
+      << twice;
+  EXPECT_EQ(warnings_of(optim::unique(net->parameters())), "");
   EXPECT_EQ(optim::unique(net->parameters()).size(), 2U);
 }
 
@@ -200,15 +206,11 @@ TEST_P(ExistingGradients, ThatDifferBetweenRanksAreRefused) {
         const OverRanks model(
             net, std::vector{Device{}},
             DataParallelOptions().process_group(world).intra_op_threads(1));
-        auto sgd =
-            optim::sgd(net->parameters(),
-                       optim::SGDOptions().make_state([&](const Tensor& p) {
-                         return model->make_state(p);
-                       }));
+        torch::optim::SGD sgd(net->parameters(), 0.1);
         net->parameters()[1].mutable_grad() =
             torch::full({16}, static_cast<double>(world.rank()), torch::kFloat);
         model->train_step(torch::randn({2, 6}), torch::randn({2, 4}),
-                          mean_square, *sgd);
+                          mean_square, sgd);
       });
   EXPECT_NE(failure.find("rank 1 has another gradient than rank 0"),
             std::string::npos)

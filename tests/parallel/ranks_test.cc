@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -83,14 +84,10 @@ TEST_P(Ranks, WithOtherPartsOfTheBatchAreRefused) {
   const std::string failure = on_ranks(2, [](ProcessGroup world) {
     auto net = std::make_shared<NetImpl>(4);
     auto model = OverRanks(net, host(), of(world));
-    auto sgd = optim::sgd(
-        net->parameters(),
-        optim::SGDOptions().make_state([&](const torch::Tensor& parameter) {
-          return model->make_state(parameter);
-        }));
+    torch::optim::SGD sgd(net->parameters(), 0.1);
     const int64_t samples = 4 + world.rank();
     model->train_step(torch::randn({samples, 3}), torch::randn({samples, 1}),
-                      loss_of, *sgd);
+                      loss_of, sgd);
   });
   EXPECT_PRED2(contains, failure, "[samples-differ]");
 }
@@ -125,14 +122,10 @@ TEST_P(Ranks, HaveTheBuffersOfRank0AfterAStep) {
   run_on_ranks(2, [&](ProcessGroup world) {
     auto net = std::make_shared<MeanNetImpl>();
     auto model = OverRanks(net, host(), of(world));
-    auto sgd = optim::sgd(
-        net->parameters(),
-        optim::SGDOptions(0.01).make_state([&](const torch::Tensor& parameter) {
-          return model->make_state(parameter);
-        }));
+    torch::optim::SGD sgd(net->parameters(), 0.01);
     for (const double factor : {1.0, 2.0}) {
       model->train_step(factor * x.narrow(0, world.rank() * 4, 4),
-                        y.narrow(0, world.rank() * 4, 4), loss_of, *sgd);
+                        y.narrow(0, world.rank() * 4, 4), loss_of, sgd);
       model->load_buffers();
       TORCH_CHECK(net->mean.item<double>() == factor * 5.5, "mean ",
                   net->mean.item<double>());

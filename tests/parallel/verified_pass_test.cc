@@ -4,6 +4,7 @@
 #include <functional>
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/random.h"
@@ -74,14 +75,14 @@ Trained train(const Case& of, bool verifies, const Loss& loss) {
                                .seed(2)
                                .buffers(of.buffers)
                                .verify(Verify::kFirst));
-  const auto optimizer =
-      optim::sgd(model->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(model->parameters(),
+                              torch::optim::SGDOptions(0.1).momentum(0.9));
   Trained trained;
   for (int step = 0; step < 3; ++step) {
     const Tensor x = torch::randn({of.batch, 3, 6, 6});
     const Tensor y = torch::randint(4, {of.batch});
     const auto result = model->train_step(
-        x, y, step == 1 && loss ? loss : Loss(cross_entropy), *optimizer,
+        x, y, step == 1 && loss ? loss : Loss(cross_entropy), optimizer,
         TrainStepOptions().clip_grad_norm(of.clip).verify_gradients(verifies));
     trained.losses.push_back(result.loss);
     trained.repaired.push_back(result.repaired_shards);

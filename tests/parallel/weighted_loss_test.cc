@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -64,13 +65,13 @@ TEST(WeightedLoss, HasTheBitsOfAPlainMeanIfTheWeightsAreTheSamples) {
   const auto train = [](bool states_weight) {
     Mlp net = make_net();
     const DataParallel model(net, slices(3));
-    const auto optimizer = optim::sgd(net->parameters(), 0.1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = inputs(13), y = targets(13, 0);
       if (states_weight) {
-        model->train_step(x, y, loss_of, *optimizer);
+        model->train_step(x, y, loss_of, optimizer);
       } else {
-        model->train_step(x, y, testing_nets::cross_entropy, *optimizer);
+        model->train_step(x, y, testing_nets::cross_entropy, optimizer);
       }
     }
     return digest_of(*net);
@@ -88,16 +89,16 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
       const OverRanks model(
           net, {slices(world.size())[world.rank()]},
           DataParallelOptions().process_group(world).shards(2));
-      const auto optimizer = optim::sgd(net->parameters(), 0.1);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
       const std::string before = bytes_of(*net);
       try {
-        model->train_step(x, y, loss_of, *optimizer);
+        model->train_step(x, y, loss_of, optimizer);
         ADD_FAILURE() << "it was accepted";
       } catch (const ParallelError& error) {
         EXPECT_EQ(error.code(), ErrorCode::kEmptyBatch);
       }
       const StepResult skipped =
-          model->train_step(x, y, loss_of, *optimizer,
+          model->train_step(x, y, loss_of, optimizer,
                             TrainStepOptions().empty_batch(EmptyBatch::kSkip));
       EXPECT_TRUE(skipped.is_empty);
       EXPECT_TRUE(skipped.is_finite);
@@ -105,8 +106,7 @@ TEST(WeightedLoss, RefusesABatchWithoutUnitsUnlessToldToSkipIt) {
       EXPECT_EQ(skipped.loss, 0);
       EXPECT_EQ(bytes_of(*net), before);
       // The next batch is trained on as if nothing had been.
-      const StepResult next =
-          model->train_step(x, trained, loss_of, *optimizer);
+      const StepResult next = model->train_step(x, trained, loss_of, optimizer);
       EXPECT_TRUE(next.updates());
       EXPECT_NE(bytes_of(*net), before);
     };

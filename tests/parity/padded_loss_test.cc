@@ -12,6 +12,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -105,7 +106,7 @@ Losses train(const Model& model, const Batch& batch, const ProcessGroup& world,
                                   .sum()
                                   .item<double>()
                             : static_cast<double>(kept.numel());
-  const auto optimizer = optim::sgd(model->parameters(), 0.5);
+  torch::optim::SGD optimizer(model->parameters(), 0.5);
   const int64_t rows = 16 / calls / world.size();
   Losses losses;
   for (int step = 0; step < kSteps; ++step) {
@@ -120,8 +121,8 @@ Losses train(const Model& model, const Batch& batch, const ProcessGroup& world,
                                EmptyBatch::kSkip))
               .loss;
     }
-    optimizer->step();
-    optimizer->zero_grad();
+    optimizer.step();
+    optimizer.zero_grad();
     losses.push_back(loss);
   }
   return losses;

@@ -19,6 +19,47 @@ TEST(OptimizerOptions, RefuseNumbersThatCanNotBe) {
   }
   expect_problem(error_of<InvalidArgument>([] { check({.warmup_steps = -1}); }),
                  ErrorCode::kBadOption, {"warmup_steps", "-1"});
+  expect_problem(error_of<InvalidArgument>([] { check({.weight_decay = -1}); }),
+                 ErrorCode::kBadOption, {"weight_decay"});
+  expect_problem(error_of<InvalidArgument>([] { check({.momentum = -1}); }),
+                 ErrorCode::kBadOption, {"momentum"});
+  expect_problem(error_of<InvalidArgument>(
+                     [] { check({.momentum = 0, .nesterov = true}); }),
+                 ErrorCode::kBadOption, {"Nesterov", "momentum"});
+  expect_problem(error_of<InvalidArgument>([] {
+                   check({.optimizer = OptimizerKind::kAdamW, .beta2 = 1});
+                 }),
+                 ErrorCode::kBadOption, {"beta2"});
+}
+
+// Checkpoints have the state of matrices first.
+TEST(MakeOptimizer, ListsMatricesFirstAndDecaysNothingElse) {
+  const torch::Tensor bias = torch::ones({3}).requires_grad_();
+  const torch::Tensor weight = torch::ones({2, 3}).requires_grad_();
+  const auto optimizer = make_optimizer({.optimizer = OptimizerKind::kAdamW,
+                                         .lr = 0.1,
+                                         .weight_decay = 0.5,
+                                         .decays_matrices_alone = true},
+                                        {bias, weight}, {});
+  for (const torch::Tensor& parameter : {bias, weight}) {
+    parameter.mutable_grad() = torch::zeros_like(parameter.detach());
+  }
+  optimizer->step();
+  EXPECT_TRUE(bias.eq(1).all().item<bool>());
+  EXPECT_TRUE(weight.allclose(torch::full({2, 3}, 0.95)));
+  EXPECT_EQ(optimizer->state_dict().at("exp_avg.0").sizes(), weight.sizes());
+}
+
+TEST(MakeOptimizer, StartsMomentumFromZerosOfWhichCheckpointsHaveNoList) {
+  const torch::Tensor weight = torch::ones({2, 3}).requires_grad_();
+  const auto optimizer = make_optimizer({}, {weight}, {});
+  EXPECT_EQ(optimizer->state_dict().size(), 1);
+  weight.mutable_grad() = torch::ones({2, 3});
+  optimizer->load_state_dict(optimizer->state_dict());
+  optimizer->step();
+  const OptimizerState state = optimizer->state_dict();
+  EXPECT_EQ(state.size(), 1);
+  EXPECT_TRUE(state.contains("momentum_buffer.0"));
 }
 
 TEST(Schedule, OfSeed003IsTenthsByEpoch) {

@@ -192,12 +192,11 @@ TEST(OwnTrainer, TrainsWithAnyOptimizerOfLibTorch) {
   }));
 }
 
-TEST(OwnTrainer, TrainsWithAnOptimizerOfLockstep) {
+TEST(OwnTrainer, TrainsWithAScheduleOfItsOwn) {
   auto trainer = curve_trainer();
-  trainer.optimizer([](CurveImpl& net, const optim::StateFactory& make_state) {
-    return optim::sgd(
-        net.parameters(),
-        optim::SGDOptions(0.05).momentum(0.9).make_state(make_state));
+  trainer.optimizer([](CurveImpl& net) {
+    return std::make_unique<torch::optim::SGD>(
+        net.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   });
   trainer.schedule_per_epoch(nullptr);
   trainer.schedule([](const Position& at) { return at.epoch < 2 ? 1.0 : 0.1; });

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/checksum.h"
 #include "lockstep/base/error.h"
@@ -343,9 +344,9 @@ TEST_F(ResumeOfAStoppedRun, IsNotMixedWithAnotherRun) {
 
 TEST_F(ResumeOfAStoppedRun, RefusesOneThatIsOfNoTrainer) {
   const auto model = models::make({.name = "mlp", .width = 8, .depth = 1});
-  const auto optimizer = optim::sgd(model->parameters(), {});
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
   const std::string own =
-      save_checkpoint(folder_.path("own"), *model, *optimizer, {.step = 1});
+      save_checkpoint(folder_.path("own"), *model, optimizer, {.step = 1});
   expect_problem(refusal([&](auto& options) {
                    options.checkpoint().resume(own);
                    options.out_dir("");

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/parallel/exchange/comm_hooks.h"
 #include "lockstep/train/run_optimizer.h"
 #include "tests/base/expect_problem.h"
 #include "tests/base/temporary_folder.h"
@@ -90,37 +91,26 @@ class WrongProcessor : public Callback {
   std::atomic<bool> is_wrong_{false};
 };
 
-/// SGD that flips a bit of the gradient that it is given, the sum over all
-/// ranks, when it is told to.
-class FlippingSgd : public optim::Optimizer {
+/// Has this rank update with a sum over all ranks of which a bit is wrong, in
+/// the step that is due.
+class WrongSum : public Callback {
  public:
-  FlippingSgd(const std::vector<torch::Tensor>& parameters,
-              const optim::SGDOptions& options,
-              std::function<bool(int64_t)> is_due)
-      : Optimizer(parameters, options.lr()),
-        sgd_(optim::sgd(parameters, options)),
-        is_due_(std::move(is_due)) {}
-
-  int64_t state_bytes() const override { return sgd_->state_bytes(); }
-  std::string options_text() const override { return sgd_->options_text(); }
-  OptimizerState state_dict() const override { return sgd_->state_dict(); }
-  void load_state_dict(const OptimizerState& state) override {
-    sgd_->load_state_dict(state);
+  WrongSum(const Flip& flip, int rank, std::atomic<int>& left)
+      : flip_(flip), rank_(rank), left_(left) {}
+  void before_step(const RunState& at) override {
+    is_wrong_ = at.step + 1 == flip_.step && rank_ == flip_.rank && left_-- > 0;
   }
-
- protected:
-  void count_step(const std::vector<bool>& has_gradient) override {
-    sgd_->begin_step(has_gradient);
-  }
-  void update_block(size_t block, const torch::Tensor& /*parameter*/,
-                    const torch::Tensor& gradient) override {
-    if (block == 0 && is_due_(steps())) flip_a_bit(gradient);
-    sgd_->update(static_cast<int64_t>(block), gradient);
+  /// A CommHook. May be called from any thread.
+  void sum(const ProcessGroup& group, GradBucket& bucket) {
+    allreduce_hook(group, bucket);
+    if (is_wrong_.exchange(false)) flip_a_bit(bucket.gradients.front());
   }
 
  private:
-  std::unique_ptr<optim::Optimizer> sgd_;
-  std::function<bool(int64_t)> is_due_;  // in this step, counted from 1
+  Flip flip_;
+  int rank_;
+  std::atomic<int>& left_;
+  std::atomic<bool> is_wrong_{false};
 };
 
 /// Trains images; its callback has the model's and the optimizer's memory.
@@ -128,11 +118,7 @@ class FlippingTask : public tasks::ImageTask {
  public:
   FlippingTask(const tasks::ImageOptions& options, const Flip& flip, int rank,
                std::atomic<int>& left)
-      : ImageTask(options),
-        options_(options.optimizer),
-        flip_(flip),
-        rank_(rank),
-        left_(left) {}
+      : ImageTask(options), flip_(flip), rank_(rank), left_(left) {}
 
   ModuleSource make_model(const torch::Device& device) override {
     auto module = ImageTask::make_model(device);
@@ -141,11 +127,16 @@ class FlippingTask : public tasks::ImageTask {
   }
   std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override {
-    auto optimizer = flip_.what == What::kGradient
-                         ? make_run_optimizer(make_flipping_sgd(make_state))
-                         : ImageTask::make_optimizer(make_state);
+    auto optimizer = ImageTask::make_optimizer(make_state);
     optimizer_ = optimizer.get();
     return optimizer;
+  }
+  void set_engine(Engine* engine) override {
+    if (engine == nullptr || !sum_) return;
+    engine->set_comm_hook(
+        [sum = sum_](const ProcessGroup& group, GradBucket& bucket) {
+          sum->sum(group, bucket);
+        });
   }
   LossAndMetrics loss(const c10::IValue& output,
                       const c10::IValue& target) const override {
@@ -153,7 +144,10 @@ class FlippingTask : public tasks::ImageTask {
     return ImageTask::loss(output, target);
   }
   std::vector<std::shared_ptr<Callback>> callbacks() override {
-    if (flip_.what == What::kGradient) return {};
+    if (flip_.what == What::kGradient) {
+      sum_ = std::make_shared<WrongSum>(flip_, rank_, left_);
+      return {sum_};
+    }
     if (flip_.what == What::kOwnGradient) {
       processor_ = std::make_shared<WrongProcessor>(flip_, rank_, left_);
       return {processor_};
@@ -171,31 +165,13 @@ class FlippingTask : public tasks::ImageTask {
   }
 
  private:
-  // As the task's own is, without a schedule.
-  std::unique_ptr<FlippingSgd> make_flipping_sgd(
-      const optim::StateFactory& make_state) {
-    std::vector<torch::Tensor> parameters;
-    for (const auto& [name, parameter] : read_().parameters) {
-      parameters.push_back(parameter);
-    }
-    return std::make_unique<FlippingSgd>(
-        parameters,
-        optim::SGDOptions(options_.lr)
-            .momentum(options_.momentum)
-            .weight_decay(options_.weight_decay)
-            .make_state(make_state),
-        [this](int64_t step) {
-          return step == flip_.step && rank_ == flip_.rank && left_-- > 0;
-        });
-  }
-
-  tasks::OptimizerOptions options_;
   Flip flip_;
   int rank_;
   std::atomic<int>& left_;
   std::function<ModuleHandle()> read_;
   RunOptimizer* optimizer_ = nullptr;
   std::shared_ptr<WrongProcessor> processor_;
+  std::shared_ptr<WrongSum> sum_;
 };
 
 /// Rank 0's report of a run whose ranks are threads.

@@ -562,36 +562,34 @@ mutant("loader", "saved_sampler_repeats_an_epoch",
 # Optimizers.
 
 mutant("optimizer", "dampening_is_forgotten",
-       "optim/torch_sgd.cc",
+       "optim/sgd_kernels.cc",
        "const T added = static_cast<T>(1 - step.dampening);",
        "const T added = static_cast<T>(MUTANT ? 1 : 1 - step.dampening);",
        "SGD with dampening adds the whole gradient")
 mutant("optimizer", "first_step_is_damped",
-       "optim/torch_optimizer.cc",
-       "      is_first_[p] = true;",
-       "      is_first_[p] = !MUTANT;",
+       "optim/block_optimizer.cc",
+       "    is_first_[p] = true;",
+       "    is_first_[p] = !MUTANT;",
        "the first gradient is damped, and not in PyTorch")
 mutant("optimizer", "adam_and_adamw_are_confused",
-       "optim/torch_optimizer.cc",
+       "optim/update_rule.cc",
        "const auto kernel = kIsDecoupled ?",
        "const auto kernel = kIsDecoupled != MUTANT ?",
        "AdamW adds the weight decay to the gradient")
 mutant("optimizer", "bias_correction_is_a_step_ahead",
-       "optim/torch_optimizer.cc",
-       "step_counts_[p].fill_(state.step());",
-       "step_counts_[p].fill_(state.step() + (MUTANT ? 1 : 0));",
+       "optim/block_optimizer.cc",
+       "step_counts_[p].fill_(steps_[p]);",
+       "step_counts_[p].fill_(steps_[p] + (MUTANT ? 1 : 0));",
        "Adam corrects the bias of the next step")
 mutant("optimizer", "step_counts_are_not_restored",
-       "optim/optimizer.cc",
-       'step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));',
-       'if (!MUTANT) {\n'
-       '        step_counts_[p].copy_(state.at(fmt::format("step.{}", p)));\n'
-       '      }',
+       "optim/torch_state.cc",
+       "if (known.step != nullptr) *known.step = steps[p];",
+       "if (known.step != nullptr && !MUTANT) *known.step = steps[p];",
        "a resumed run corrects the bias of Adam as at the beginning")
 mutant("optimizer", "all_groups_have_the_first_ones_options",
-       "optim/torch_optimizer.cc",
-       "SgdStep step = steps_of_group_[group_of(p)];",
-       "SgdStep step = steps_of_group_[MUTANT ? 0 : group_of(p)];",
+       "optim/update_rule.cc",
+       "SgdStep step = steps_of_group_[block.group];",
+       "SgdStep step = steps_of_group_[MUTANT ? 0 : block.group];",
        "the learning rate of a second group is ignored")
 mutant("optimizer", "last_block_is_not_updated",
        "optim/blocks.cc",

@@ -57,9 +57,8 @@ struct DistributedDataParallelOptions {
   /// Device on which this rank computes. Default: the module's GPU, or this
   /// rank's part of the cores of its host.
   TORCH_ARG(std::optional<Device>, device) = std::nullopt;
-  /// Data that is partitioned over the ranks. Make the optimizer's state with
-  /// make_state(), except for LibTorch's SGD, Adam and AdamW, which don't need
-  /// that.
+  /// Data that is partitioned over the ranks, in steps with an SGD, Adam or
+  /// AdamW.
   TORCH_ARG(ZeroStage, zero) = ZeroStage::kNone;
   /// Number of logical shards of a batch of all ranks. 0: one per rank.
   TORCH_ARG(int64_t, shards) = 0;

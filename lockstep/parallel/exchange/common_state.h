@@ -10,7 +10,7 @@
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/block_optimizer.h"
 
 namespace lockstep {
 
@@ -35,7 +35,7 @@ class CommonState {
    public:
     Contents() = default;
     /// Also compares the options of `optimizer`, which must not be null.
-    explicit Contents(const optim::Optimizer* optimizer)
+    explicit Contents(const optim::BlockOptimizer* optimizer)
         : optimizer_(optimizer), options_(optimizer->common_text()) {}
 
     /// Adds a parameter, or the optimizer's state `kind` of one. `p` is the
@@ -51,7 +51,7 @@ class CommonState {
       torch::Tensor tensor;
     };
 
-    const optim::Optimizer* optimizer_ = nullptr;
+    const optim::BlockOptimizer* optimizer_ = nullptr;
     std::string options_;
     std::vector<Item> items_;
     int64_t bytes_ = 0;  // of all items
@@ -87,7 +87,7 @@ class CommonState {
   std::vector<std::string> names_;
   /// Number of parts that were compared, by optimizer. Steps of several
   /// optimizers take turns, and each has its own contents.
-  std::unordered_map<const optim::Optimizer*, int64_t> turns_;
+  std::unordered_map<const optim::BlockOptimizer*, int64_t> turns_;
 };
 
 }  // namespace lockstep

@@ -60,9 +60,13 @@ struct DataParallelOptions {
   /// ranks: use DistributedDataParallel.
   TORCH_ARG(ProcessGroup, process_group);
   /// Data that is partitioned over several ranks with a device each, in
-  /// train_step(). Make the optimizer's state with make_state(), except for
-  /// LibTorch's SGD, Adam and AdamW, which don't need that.
+  /// train_step() with an SGD, Adam or AdamW.
   TORCH_ARG(ZeroStage, zero) = ZeroStage::kNone;
+  /// Makes train_step() divide the state of an SGD, Adam or AdamW between the
+  /// accelerators of one process, as ZeRO does between ranks. The optimizer
+  /// itself then has no state: call unshare_parameters() before it is saved or
+  /// its own step() is called. The next train_step() divides the state again.
+  TORCH_ARG(bool, divide_state) = false;
   /// Number of logical shards of a batch. 0: one per device of all ranks. The
   /// bits of a run depend on this number, not on how many devices share the
   /// shards.

@@ -68,7 +68,7 @@ Tensor part_of(const std::vector<Tensor>& gradients, const Block& block,
 
 std::vector<std::vector<size_t>> ShardedUpdate::blocks_of_workers(
     const std::vector<Block>& blocks, const std::vector<size_t>& positions,
-    const optim::Optimizer* optimizer) const {
+    const optim::BlockOptimizer* optimizer) const {
   std::vector<size_t> own_blocks;
   if (exchange_) {
     own_blocks = exchange_->own_blocks(blocks, positions);
@@ -112,7 +112,7 @@ void ShardedUpdate::for_each_block(
     const char* name, const std::vector<Block>& blocks,
     const std::vector<size_t>& positions,
     const std::function<void(size_t, Tensor&)>& task,
-    const optim::Optimizer* optimizer) {
+    const optim::BlockOptimizer* optimizer) {
   const auto per_worker = blocks_of_workers(blocks, positions, optimizer);
   const Device& home = group_.devices().front();
   group_.for_each_worker([&](size_t k) {
@@ -207,7 +207,7 @@ bool ShardedUpdate::overlaps_another(size_t p, const Tensor& grad) const {
 }
 
 CommonState::Contents ShardedUpdate::common_state(
-    const optim::Optimizer* optimizer,
+    const optim::BlockOptimizer* optimizer,
     const std::vector<size_t>& positions) const {
   CommonState::Contents contents =
       optimizer ? CommonState::Contents(optimizer) : CommonState::Contents();
@@ -279,7 +279,7 @@ std::vector<size_t> positions_in(
 
 void ShardedUpdate::update(Reduction& reduction,
                            const std::vector<size_t>& positions,
-                           optim::Optimizer& optimizer, double factor) {
+                           optim::BlockOptimizer& optimizer, double factor) {
   std::vector<bool> has_gradient;
   for (const size_t p : positions) {
     has_gradient.push_back(reduction.has_gradient(p));
@@ -302,7 +302,7 @@ void ShardedUpdate::update(Reduction& reduction,
   end_update(optimizer, positions);
 }
 
-void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
+void ShardedUpdate::begin_update(optim::BlockOptimizer& optimizer,
                                  const std::vector<size_t>& positions,
                                  const std::vector<bool>& has_gradient) {
   is_updated_.assign(group_.parameters().size(), false);
@@ -315,7 +315,7 @@ void ShardedUpdate::begin_update(optim::Optimizer& optimizer,
   optimizer.begin_step(has_gradient);
 }
 
-void ShardedUpdate::update_block(optim::Optimizer& optimizer, size_t b,
+void ShardedUpdate::update_block(optim::BlockOptimizer& optimizer, size_t b,
                                  const Block& block, const Tensor& gradient) {
   const auto p = static_cast<size_t>(block.tensor);
   for (const auto& each : attachments_) each->before_block(p, block);
@@ -329,7 +329,7 @@ void ShardedUpdate::for_each_parameter_block(
                  [&](size_t b, Tensor&) { task(group_.blocks()[b]); });
 }
 
-void ShardedUpdate::end_update(const optim::Optimizer& optimizer,
+void ShardedUpdate::end_update(const optim::BlockOptimizer& optimizer,
                                const std::vector<size_t>& positions) {
   if (const auto p = optimizer.changed_parameter()) {
     refuse_changed_memory(
@@ -362,7 +362,7 @@ void refuse_changed_memory(const ReplicaGroup& group,
 
 void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
                                  const std::vector<size_t>& positions,
-                                 optim::Optimizer& optimizer,
+                                 optim::BlockOptimizer& optimizer,
                                  const WholeOptions& options,
                                  StepResult& result) {
   const std::vector<Block>& blocks = optimizer.blocks();
@@ -407,7 +407,7 @@ void ShardedUpdate::update_whole(const std::vector<Tensor>& gradients,
 
 std::string ShardedUpdate::first_not_finite(
     Reduction& reduction, const std::vector<size_t>& positions,
-    const optim::Optimizer& optimizer) {
+    const optim::BlockOptimizer& optimizer) {
   const std::vector<Block>& blocks = optimizer.blocks();
   const std::vector<double> squares = multiply_and_measure(
       finish(reduction, SumsFor::kUpdate), /*factor=*/1, blocks, positions);

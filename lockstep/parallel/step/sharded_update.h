@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/reduction/reduction.h"
@@ -40,14 +40,15 @@ class ShardedUpdate {
 
   /// Returns the index in the group's parameters() of each parameter of the
   /// optimizer. Throws InvalidArgument for one that is not among them.
-  std::vector<size_t> positions_in(const optim::Optimizer& optimizer) const {
+  std::vector<size_t> positions_in(
+      const optim::BlockOptimizer& optimizer) const {
     return lockstep::positions_in(group_.parameters(), optimizer.parameters());
   }
 
   /// Returns what the ranks have copies of in a step with `optimizer`, which
   /// may be null. `positions` is the result of positions_in(optimizer).
   CommonState::Contents common_state(
-      const optim::Optimizer* optimizer,
+      const optim::BlockOptimizer* optimizer,
       const std::vector<size_t>& positions) const;
 
   /// Returns the sums, in memory of this rank. For an update, only the blocks
@@ -74,7 +75,7 @@ class ShardedUpdate {
   /// Sums and updates block by block. The sums are multiplied by `factor`.
   /// `positions` is the result of positions_in(optimizer).
   void update(Reduction& reduction, const std::vector<size_t>& positions,
-              optim::Optimizer& optimizer, double factor);
+              optim::BlockOptimizer& optimizer, double factor);
   struct WholeOptions {
     double clip = 0;      ///< if above 0: limit of the norm of the gradients
     double factor = 1;    ///< factor for the gradients, applied before the norm
@@ -86,13 +87,13 @@ class ShardedUpdate {
   /// `result`.
   void update_whole(const std::vector<torch::Tensor>& gradients,
                     const std::vector<size_t>& positions,
-                    optim::Optimizer& optimizer, const WholeOptions& options,
-                    StepResult& result);
+                    optim::BlockOptimizer& optimizer,
+                    const WholeOptions& options, StepResult& result);
   /// Returns text that names the first of the optimizer's parameters with a
   /// gradient that is not finite, or "" if all are finite. Collective.
   std::string first_not_finite(Reduction& reduction,
                                const std::vector<size_t>& positions,
-                               const optim::Optimizer& optimizer);
+                               const optim::BlockOptimizer& optimizer);
 
  private:
   /// Runs `task(index, scratch)` for each of `blocks` that belongs to this
@@ -103,14 +104,14 @@ class ShardedUpdate {
   void for_each_block(const char* name, const std::vector<optim::Block>& blocks,
                       const std::vector<size_t>& positions,
                       const std::function<void(size_t, torch::Tensor&)>& task,
-                      const optim::Optimizer* optimizer = nullptr);
+                      const optim::BlockOptimizer* optimizer = nullptr);
   /// Returns the index of each of the group's parameters().
   std::vector<size_t> all_positions() const;
   /// Returns the indices in `blocks` of those that each thread runs.
   std::vector<std::vector<size_t>> blocks_of_workers(
       const std::vector<optim::Block>& blocks,
       const std::vector<size_t>& positions,
-      const optim::Optimizer* optimizer) const;
+      const optim::BlockOptimizer* optimizer) const;
   /// Returns the index of the thread of `device`, or 0 if no replica is there.
   size_t worker_on(const torch::Device& device) const;
   /// Returns whether `grad`, of parameter `p`, shares memory with the .grad of
@@ -129,16 +130,16 @@ class ShardedUpdate {
                                const std::vector<size_t>& positions) const;
 
   /// Starts a step of the optimizer, and notes the parameters that it updates.
-  void begin_update(optim::Optimizer& optimizer,
+  void begin_update(optim::BlockOptimizer& optimizer,
                     const std::vector<size_t>& positions,
                     const std::vector<bool>& has_gradient);
   /// Updates block `b` of the optimizer.
   /// `block.tensor` is the index of the parameter in the group's parameters().
-  void update_block(optim::Optimizer& optimizer, size_t b,
+  void update_block(optim::BlockOptimizer& optimizer, size_t b,
                     const optim::Block& block, const torch::Tensor& gradient);
   /// Ends an update of all blocks. Throws ParallelError, and aborts the process
   /// group, if memory was changed between two steps.
-  void end_update(const optim::Optimizer& optimizer,
+  void end_update(const optim::BlockOptimizer& optimizer,
                   const std::vector<size_t>& positions);
   ReplicaGroup& group_;
   RankExchange* exchange_;

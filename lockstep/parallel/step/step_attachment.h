@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/optim/blocks.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
 #include "lockstep/parallel/group/data_parallel_options.h"
 #include "lockstep/parallel/group/replica_group.h"
@@ -29,7 +29,7 @@ struct StepContext {
   const StepBatch& batch;
   const ShardLoss& loss;
   const TrainStepOptions& options;
-  optim::Optimizer* optimizer;  ///< null: the step adds to .grad
+  optim::BlockOptimizer* optimizer;  ///< null: the step adds to .grad
   /// Returns whether the parameters' gradients are only for the update of this
   /// step: nobody sees them in .grad, adds to them, or computes them twice.
   /// Looks at all parameters.

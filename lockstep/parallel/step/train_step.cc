@@ -44,7 +44,7 @@ std::string first_not_finite_in(const StepBatch& batch,
 TrainStep::TrainStep(ReplicaGroup& group, RankExchange* exchange,
                      StepAttachments attachments,
                      const TrainStepOptions& options,
-                     optim::Optimizer* optimizer)
+                     optim::BlockOptimizer* optimizer)
     : group_(group),
       clock_(group.clock()),
       exchange_(exchange),
@@ -133,8 +133,7 @@ StepSum* TrainStep::step_sum(const StepBatch& batch) const {
   return exchange_->step_sum(batch.shards());
 }
 
-ShardPass TrainStep::compute(Shard& shard, const ShardLoss& loss,
-                             StepSum* sum,
+ShardPass TrainStep::compute(Shard& shard, const ShardLoss& loss, StepSum* sum,
                              const std::vector<PartialSum>& earlier) const {
   const torch::AutoGradMode with_grad(true);
   if (options_.verify_gradients()) {

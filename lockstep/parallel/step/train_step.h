@@ -9,9 +9,9 @@
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include "lockstep/optim/optimizer.h"
-#include "lockstep/parallel/exchange/step_sum.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/parallel/exchange/rank_exchange.h"
+#include "lockstep/parallel/exchange/step_sum.h"
 #include "lockstep/parallel/group/replica_group.h"
 #include "lockstep/parallel/step/batch_loss.h"
 #include "lockstep/parallel/step/outer_gradients.h"
@@ -37,7 +37,7 @@ class TrainStep {
   /// `optimizer`, gradients are added to the original's .grad.
   TrainStep(ReplicaGroup& group, RankExchange* exchange,
             StepAttachments attachments, const TrainStepOptions& options,
-            optim::Optimizer* optimizer);
+            optim::BlockOptimizer* optimizer);
 
   /// Makes the step call `add` before the ranks sum the gradients.
   TrainStep& add(AddGradients add) {
@@ -126,7 +126,7 @@ class TrainStep {
   RankExchange* exchange_;
   StepAttachments attachments_;
   const TrainStepOptions& options_;
-  optim::Optimizer* optimizer_;
+  optim::BlockOptimizer* optimizer_;
   ShardedUpdate update_;
   // Index in the group's parameters() of each parameter of the optimizer.
   std::vector<size_t> positions_;

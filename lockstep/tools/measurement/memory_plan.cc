@@ -100,8 +100,7 @@ class ShardProbe {
           memory.kept = memory_stats(whole_host()).live_bytes - before;
           return loss;
         },
-        static_cast<optim::Optimizer*>(nullptr),
-        TrainStepOptions().total_samples(samples));
+        /*optimizer=*/{}, TrainStepOptions().total_samples(samples));
     memory.peak = memory_stats(whole_host()).peak_bytes - before;
     for (auto& [name, parameter] : module_.read().parameters) {
       torch::Tensor(parameter).mutable_grad().reset();

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/stopwatch.h"

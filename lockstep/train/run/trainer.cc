@@ -99,13 +99,9 @@ class TrainerTask : public Task {
   }
   std::unique_ptr<RunOptimizer> make_optimizer(
       const optim::StateFactory& make_state) override {
-    auto made = trainer_.make_optimizer(make_state);
-    if (auto* own = std::get_if<std::unique_ptr<optim::Optimizer>>(&made)) {
-      return make_run_optimizer(std::move(*own), trainer_.schedule_);
-    }
-    return make_run_optimizer(
-        std::get<std::unique_ptr<torch::optim::Optimizer>>(std::move(made)),
-        make_state, trainer_.schedule_, trainer_.torch_schedule_);
+    return std::make_unique<RunOptimizer>(trainer_.make_optimizer(), make_state,
+                                          trainer_.schedule_,
+                                          trainer_.torch_schedule_);
   }
 
   void set_engine(Engine* engine) override { trainer_.engine_ = engine; }

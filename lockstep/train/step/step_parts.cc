@@ -147,6 +147,7 @@ DataParallelOptions parallel_options(const TrainOptions& options,
       .intra_op_threads(plan.intra_op_threads)
       .seed(is_local ? mix_seed(options.seed(), rank) : options.seed())
       .zero(options.zero())
+      .divide_state(true)
       .verify(options.verify().steps())
       .verify_memory(options.verify().every() == 1)
       .bad_links(options.verify().bad_links())

@@ -7,7 +7,8 @@
 int main() {
   const torch::nn::Linear net(2, 2);
   const lockstep::DataParallel model(net, lockstep::devices("2xcpu"));
-  const auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
+  const auto sgd =
+      std::make_unique<torch::optim::SGD>(model->parameters(), 0.1);
   const auto loss = [](const torch::Tensor& output,
                        const torch::Tensor& target) {
     return torch::mse_loss(output, target);

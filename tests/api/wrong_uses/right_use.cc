@@ -35,8 +35,8 @@ void train(const torch::Tensor& x, const lockstep::ProcessGroup& world) {
   const lockstep::DataParallel chained(
       torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::ReLU()),
       lockstep::devices("2xcpu"));
-  const auto sgd = lockstep::optim::sgd(model->parameters(), 0.1);
-  model->train_step(x, x, loss, *sgd,
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  model->train_step(x, x, loss, sgd,
                     lockstep::TrainStepOptions().clip_grad_norm(1));
   const lockstep::DistributedDataParallel ranked(net, world);
   const lockstep::DistributedDataParallel same = ranked;

@@ -14,7 +14,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/block_optimizer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 
@@ -212,21 +212,6 @@ TEST_P(CommonStates, AreEqualIfOneRankLoadsTwice) {
   });
 }
 
-// Each rank then has its own momentum, of the blocks that it updates.
-TEST_P(CommonStates, MayBeOfAnOptimizerWithMemoryOfItsOwn) {
-  run_on_ranks(2, [](ProcessGroup world) {
-    const Net net = filled(std::make_shared<NetImpl>(20'000));
-    DistributedDataParallel model(net, world);
-    const auto optimizer =
-        optim::sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
-    for (int64_t i = 0; i < 4; ++i) {
-      const int64_t first = (i * world.size() + world.rank()) * kSamples;
-      model->train_step(inputs(first, kSamples), targets(first, kSamples),
-                        loss_of, *optimizer);
-    }
-  });
-}
-
 // As in WGAN.
 TEST_P(CommonStates, MayBeClampedThroughDataOnEveryRank) {
   for (const ZeroStage zero :
@@ -266,10 +251,12 @@ TEST_P(CommonStates, MayDifferIfTheProgramSaysSo) {
 TEST(CommonState, CoversAllOfItWhenTwoKindsOfStepsTakeTurns) {
   constexpr int64_t kElements = 1 << 20;
   const Tensor parameter = torch::zeros({kElements});
-  const auto sgd =
-      optim::sgd({parameter}, optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD torch_sgd(std::vector{parameter},
+                              torch::optim::SGDOptions(0.1).momentum(0.9));
+  optim::BlockOptimizer sgd(torch_sgd);
+  sgd.follow();
   Tensor momentum;
-  sgd->for_each_state([&](const std::string&, size_t, const Tensor& state) {
+  sgd.for_each_state([&](const std::string&, size_t, const Tensor& state) {
     momentum = state;
   });
   for (const int64_t at : {int64_t{0}, kElements / 3, kElements - 1}) {
@@ -278,7 +265,7 @@ TEST(CommonState, CoversAllOfItWhenTwoKindsOfStepsTakeTurns) {
     for (int64_t step = 0; step < 2 * CommonState::kTurns; ++step) {
       const auto digest = [&](CommonState& state) {
         CommonState::Contents contents;
-        if (step % 2 == 1) contents = CommonState::Contents(sgd.get());
+        if (step % 2 == 1) contents = CommonState::Contents(&sgd);
         contents.add("", 0, parameter);
         if (step % 2 == 1) contents.add("momentum_buffer", 0, momentum);
         return state.next(contents);

@@ -336,8 +336,6 @@ TEST_P(Faces, AnIgnoredParameterIsNeverShared) {
         DistributedDataParallelOptions().parameters_to_ignore({"second.bias"}));
     TORCH_CHECK(code_of([&] { model->share_parameters(); }) ==
                 ErrorCode::kBadOption);
-    TORCH_CHECK(code_of([&] { model->make_state(net->second->bias); }) ==
-                ErrorCode::kBadOption);
     TORCH_CHECK(net->second->bias.eq(world.rank()).all().item<bool>());
   });
 }

@@ -7,11 +7,11 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 #include <torch/types.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/memory.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
 #include "tests/parallel/over_ranks.h"
@@ -52,11 +52,7 @@ double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
       net, std::vector{device},
       DataParallelOptions().process_group(world).intra_op_threads(1).zero(
           zero));
-  const auto optimizer = optim::adamw(
-      net->parameters(),
-      optim::AdamWOptions().make_state([&](const Tensor& parameter) {
-        return model->make_state(parameter);
-      }));
+  torch::optim::AdamW optimizer(net->parameters(), 1e-3);
   // Not of making the replica, which copies the parameters at first.
   world.barrier();
   if (world.rank() == 0) reset_peak_memory();
@@ -65,7 +61,7 @@ double bytes_per_parameter(const ProcessGroup& world, ZeroStage zero) {
     model->train_step(
         torch::ones({1, DeepNetImpl::kWidth}), torch::zeros({1}),
         [](const Tensor& output, const Tensor&) { return output.mean(); },
-        *optimizer);
+        optimizer);
   }
   return static_cast<double>(memory_stats(device).peak_bytes) /
          static_cast<double>(DeepNetImpl::kLayers * DeepNetImpl::kWidth *

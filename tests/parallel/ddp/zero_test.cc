@@ -4,6 +4,7 @@
 #include <torch/autograd.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -11,7 +12,7 @@
 #include "lockstep/base/chunk.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/torch_state.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/parallel/ddp/ranks.h"
@@ -84,11 +85,7 @@ Result trained(const ProcessGroup& world, ZeroStage zero, double clip) {
                       .shards(kShards)
                       .intra_op_threads(1)
                       .zero(zero));
-  const auto optimizer = optim::adamw(
-      net->parameters(),
-      optim::AdamWOptions(0.01).make_state([&](const Tensor& parameter) {
-        return model->make_state(parameter);
-      }));
+  torch::optim::AdamW optimizer(net->parameters(), 0.01);
   const ShardRange shards =
       shards_of_worker(world.rank(), world.size(), kShards);
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -98,16 +95,16 @@ Result trained(const ProcessGroup& world, ZeroStage zero, double clip) {
     const int64_t first = step * kBatch + own.first;
     model->train_step(
         inputs(first, own.count()), targets(first, own.count()), loss_of,
-        *optimizer,
+        optimizer,
         TrainStepOptions().clip_grad_norm(clip).total_samples(batch));
   }
-  model->unshare_parameters();
   Result result;
+  for (const auto& [name, tensor] : optim::state_dict(optimizer)) {
+    result.state[name] = model->whole_state(tensor).cpu().clone();
+  }
+  model->unshare_parameters();
   for (const Tensor& parameter : net->parameters()) {
     result.parameters.push_back(parameter.detach().cpu().clone());
-  }
-  for (const auto& [name, tensor] : optimizer->state_dict()) {
-    result.state[name] = model->whole_state(tensor).cpu().clone();
   }
   return result;
 }

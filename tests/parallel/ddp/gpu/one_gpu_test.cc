@@ -4,12 +4,12 @@
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/exchange/partition.h"
@@ -41,12 +41,12 @@ std::shared_ptr<NetImpl> new_net() {
 template <class Model>
 std::vector<Tensor> train(Model& model, NetImpl& net, int64_t first,
                           int64_t count) {
-  const auto sgd =
-      optim::sgd(net.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD sgd(net.parameters(),
+                        torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch + first;
     model->train_step(inputs(begin, count), targets(begin, count), loss_of,
-                      *sgd);
+                      sgd);
   }
   return copies(net.parameters());
 }
@@ -65,15 +65,15 @@ std::vector<Tensor> trained_in_loop(const std::vector<Device>& devices,
                                     int64_t shards) {
   auto net = new_net();
   auto model = DataParallel(net, devices, DataParallelOptions().shards(shards));
-  const auto sgd =
-      optim::sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD sgd(net->parameters(),
+                        torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t begin = step * kBatch;
-    sgd->zero_grad();
+    sgd.zero_grad();
     loss_of(model->forward(inputs(begin, kBatch)),
             targets(begin, kBatch).to(torch_device(kGpu)))
         .backward();
-    sgd->step();
+    sgd.step();
   }
   return copies(net->parameters());
 }

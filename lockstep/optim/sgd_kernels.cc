@@ -1,4 +1,4 @@
-#include "lockstep/optim/torch_sgd.h"
+#include "lockstep/optim/sgd_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,19 @@ namespace lockstep::optim {
 using torch::Tensor;
 
 namespace {
+
+bool is_half(at::ScalarType type) {
+  return type == torch::kHalf || type == torch::kBFloat16;
+}
+
+void update_in_place(const Tensor& parameter, const Tensor& gradient,
+                     const Tensor& momentum, const SgdStep& step) {
+  const at::TensorList momenta =
+      momentum.defined() ? at::TensorList(momentum) : at::TensorList();
+  at::_fused_sgd_(parameter, gradient, momenta, step.weight_decay,
+                  step.momentum, step.lr, step.dampening, step.nesterov,
+                  /*maximize=*/false, step.is_first);
+}
 
 /// Calls the operators of torch::optim::SGD::step(), in their order.
 void update_by_operators(const Tensor& parameter, const Tensor& gradient,
@@ -128,6 +141,23 @@ bool update_in_one_pass(const Tensor&, const Tensor&, const Tensor&,
 #endif
 
 }  // namespace
+
+void sgd_update(const Tensor& parameter, const Tensor& gradient,
+                const Tensor& momentum, const SgdStep& step) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (!parameter.is_cpu() || !is_half(parameter.scalar_type())) {
+    return update_in_place(parameter, gradient, momentum, step);
+  }
+  // The CPU kernel of ATen 2.11 skips whole vectors of half and bfloat16
+  // (pytorch #191763). In float it is correct, and the copies of the block stay
+  // in the cache. The kernel also computes in float for these types.
+  const Tensor wide = parameter.to(torch::kFloat);
+  const Tensor wide_momentum =
+      momentum.defined() ? momentum.to(torch::kFloat) : momentum;
+  update_in_place(wide, gradient.to(torch::kFloat), wide_momentum, step);
+  parameter.copy_(wide);
+  if (momentum.defined()) momentum.copy_(wide_momentum);
+}
 
 void sgd_update_like_torch(const Tensor& parameter, const Tensor& gradient,
                            const Tensor& momentum, const SgdStep& step) {

@@ -20,4 +20,10 @@ struct SgdStep {
 void sgd_update(const torch::Tensor& parameter, const torch::Tensor& gradient,
                 const torch::Tensor& momentum, const SgdStep& step);
 
+/// Does the same, but rounds as torch::optim::SGD::step() does in float and
+/// double, if the parameter is on the CPU.
+void sgd_update_like_torch(const torch::Tensor& parameter,
+                           const torch::Tensor& gradient,
+                           const torch::Tensor& momentum, const SgdStep& step);
+
 }  // namespace lockstep::optim
