@@ -133,7 +133,7 @@ class FlippingTask : public tasks::ImageTask {
   }
   void set_engine(Engine* engine) override {
     if (engine == nullptr || !sum_) return;
-    engine->set_comm_hook(
+    engine->register_comm_hook(
         [sum = sum_](const ProcessGroup& group, GradBucket& bucket) {
           sum->sum(group, bucket);
         });
