@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <numeric>
 
-#include <torch/optim/sgd.h>
-
 #include "../arguments.h"
 #include "lockstep/lockstep.h"
 using namespace lockstep;
@@ -38,11 +36,11 @@ int main(int argc, char** argv) try {
   }
   std::puts(c10::str("Rank: ", world.rank(), " | from step ", step).c_str());
   const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const bool is_first = step == 0 && (!restarts || *restarts == '0');
+  const bool is_killed = step == 0 && (!restarts || *restarts == '0') &&
+                         world.rank() == world.size() - 1;
   const data::ImageSource images(data::open({}, data::Split::kTrain));
   for (; step < steps; ++step) {
-    const bool is_last = world.rank() == world.size() - 1;
-    if (step == deadly && is_last && is_first) std::raise(SIGKILL);
+    if (step == deadly && is_killed) std::raise(SIGKILL);
     std::vector<int64_t> samples(64 / world.size());
     std::iota(samples.begin(), samples.end(),
               step * 64 + world.rank() * int64_t(samples.size()));

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often wait_for() asks whether the wait is over.
+// Interval in which wait_for() asks whether the wait is over.
 constexpr std::chrono::milliseconds kAskEvery{100};
 constexpr size_t kEventsATurn = 64;
 

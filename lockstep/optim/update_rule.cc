@@ -61,7 +61,7 @@ class SgdRule final : public UpdateRule {
   std::vector<SgdStep> steps_of_group_;
 };
 
-/// Adam and AdamW, whose options have the same members.
+/// Adam and AdamW. Their options have the same members.
 template <typename Options, bool kIsDecoupled>
 class AdamRule final : public UpdateRule {
  public:

@@ -84,7 +84,7 @@ void Strangers::drop(Place stranger) {
   strangers_.erase(stranger);
 }
 
-// Closes those that are late from now on, until there are none.
+// Closes each stranger when its time is over.
 void Strangers::watch_deadlines() {
   if (!address_.time || is_watching_deadlines_ || strangers_.empty()) return;
   is_watching_deadlines_ = true;

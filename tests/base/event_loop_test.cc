@@ -120,7 +120,7 @@ TEST(EventLoop, DoesNotTakeEventsForADescriptorWithTheSameNumber) {
       ++calls;
       const int number = pipes[1 - i].read.get();
       loop.remove(number);
-      // Closes the old descriptor as well.
+      // This also closes the old descriptor.
       ASSERT_EQ(::dup2(quiet.read.get(), number), number);
       loop.add(number, EPOLLIN, [&](uint32_t) { FAIL(); });
     });

@@ -168,8 +168,8 @@ mutant("ddp", "buffers_are_not_taken_over",
        "rank 0 sends its buffers, and the others ignore them")
 mutant("ddp", "no_sync_is_ignored",
        "parallel/ddp/reducer.cc",
-       "if (!is_synced_ || !output.defined()",
-       "if ((!is_synced_ && !MUTANT) || !output.defined()",
+       "if (!local_->is_synced() || !output.defined()",
+       "if ((!local_->is_synced() && !MUTANT) || !output.defined()",
        "a backward under no_sync() sums over the ranks")
 mutant("ddp", "sync_batch_norm_sums_no_gradient",
        "parallel/ddp/sync_batch_norm.cc",
