@@ -461,14 +461,15 @@ void BlockOptimizer::begin_step(const std::vector<bool>& has_gradient) {
 void BlockOptimizer::count_step(size_t p) {
   is_first_[p] = false;
   if (!rule_->uses_state(group_of_[p])) return;
-  const bool has_state = find_state(optimizer_, parameters_[p]).has_value();
-  const ParamState state = find_or_add_state(optimizer_, parameters_[p]);
-  if (state.step != nullptr) {
-    steps_[p] = ++*state.step;
+  std::optional<ParamState> state = find_state(optimizer_, parameters_[p]);
+  const bool is_made = !state;
+  if (is_made) state = find_or_add_state(optimizer_, parameters_[p]);
+  if (state->step != nullptr) {
+    steps_[p] = ++*state->step;
     step_counts_[p].fill_(steps_[p]);
-  } else if (!has_state) {
+  } else if (is_made) {
     is_first_[p] = true;
-    *state.tensors[0] = slots_[0].tensor(p);
+    *state->tensors[0] = slots_[0].tensor(p);
   }
 }
 

@@ -92,7 +92,7 @@ StepResult TrainStep::run(const std::vector<IValue>& inputs,
         const auto span = clock_.time_shard(Phase::kBackward, worker, index);
         passes.add(batch, worker, index, std::move(pass), sum);
       });
-  wait_for(overlapped);
+  wait_for_sums(overlapped);
   group_.finish_buffers(batch.shards());
   group_.count_step();
 
@@ -165,7 +165,7 @@ void TrainStep::Passes::add(const StepBatch& batch, size_t worker,
   parts[batch.part_of(index)] = std::move(pass);
 }
 
-void TrainStep::wait_for(StepSum* overlapped) {
+void TrainStep::wait_for_sums(StepSum* overlapped) {
   if (!overlapped) return;
   const TraceSpan wait("wait", TraceCategory::kWait);
   const auto span = clock_.time(Phase::kReduce);

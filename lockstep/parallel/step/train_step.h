@@ -93,7 +93,7 @@ class TrainStep {
   ShardPass compute(Shard& shard, const ShardLoss& loss, StepSum* sum,
                     const std::vector<PartialSum>& earlier) const;
   /// Waits until `overlapped`, if it is not null, has summed the gradients.
-  void wait_for(StepSum* overlapped);
+  void wait_for_sums(StepSum* overlapped);
   /// Sums the gradients of all ranks.
   Sums reduce(const StepBatch& batch, Passes& passes,
               const OuterGradients& outer);
