@@ -172,6 +172,12 @@ const std::vector<Refusal>& refusals() {
          return has_loss(of, {"ignoring", "weighs", "summed", "contrastive",
                               "unit_weights", "noisy"});
        }},
+      {"a loss whose gradient is not that of a mean over the samples",
+       {"its gradient at the outputs is not that of its parts", "[bad-loss]"},
+       [](const Case& of, const Trace&) {
+         // Its value may be a mean by chance.
+         return has_loss(of, {"weighs", "summed", "contrastive", "noisy"});
+       }},
       {"a loss with wrong weights",
        {"the weights that the loss function returns", "[bad-loss]"},
        [](const Case& of, const Trace&) {
