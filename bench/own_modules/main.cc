@@ -1,10 +1,9 @@
 // Times the training steps of a module that Lockstep does not know:
 //
 //     own_modules --model unet --mode dp-step
-//     lockstep run --nproc-per-node 2 -- own_modules --model unet --mode
-//     ddp-step
 //
-// The modes are plain (LibTorch without Lockstep), and DataParallel (dp) or
+// With a mode of ddp, `lockstep run --nproc-per-node 2 --` goes before it. The
+// modes are plain (LibTorch without Lockstep), and DataParallel (dp) or
 // DistributedDataParallel (ddp) with the loop that users write or with
 // train_step(). Prints one line of JSON: the median time of a step, the loss of
 // the last step and the digest of the parameters. peer.py does the same in
@@ -123,7 +122,7 @@ std::function<double()> make_step(const Options& options, Model& model,
 }
 
 template <class M>
-void run_plain(const Options& options, std::shared_ptr<M> net,
+void run_plain(const Options& options, const std::shared_ptr<M>& net,
                const Batch& batch, int cores) {
   at::set_num_threads(cores);
   const auto optimizer = make_optimizer(options.model, net->parameters());

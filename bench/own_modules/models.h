@@ -119,8 +119,8 @@ struct UNet : nn::Cloneable<UNet> {
   static Tensor halved(const Tensor& x) { return torch::max_pool2d(x, 2); }
 };
 
-/// A classifier of texts: an embedding, whose gradient may be sparse, and an
-/// LSTM.
+/// A classifier of texts: an embedding, with sparse gradients if `is_sparse`,
+/// and an LSTM.
 struct Lstm : nn::Cloneable<Lstm> {
   static constexpr int64_t kSamples = 64, kPlaces = 32, kVocabulary = 20'000;
   static constexpr int64_t kWidth = 128, kHidden = 128, kClasses = 10;

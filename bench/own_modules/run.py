@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from baseline import machine  # noqa: E402
+from baseline import machine, write_aside  # noqa: E402
 from start_time import python_with_torch  # noqa: E402
 
 MODELS = ("transformer", "unet", "lstm", "lstm-sparse")
@@ -193,9 +193,9 @@ def main():
             check_bits(model, {mode: runs[-1] for mode, runs in results[model].items()})
     used = machine()
     if options.json:
-        options.json.write_text(json.dumps({
+        write_aside(options.json, json.dumps({
             "machine": used, "steps": options.steps, "warmup": options.warmup,
-            "fused": options.fused, "results": results}, indent=1))
+            "fused": options.fused, "results": results}, indent=1) + "\n")
     print(f"{used['cores']} cores of {used['processor']}, {options.rounds} rounds of "
           f"{options.steps} steps"
           + (", fused optimizers" if options.fused else ""))

@@ -114,6 +114,11 @@ bool leaves_parameters_unused(const Case& value);
 bool has_operation(const Case& value, const std::string& operation);
 bool has_event(const Case& value, const std::string& what);
 inline bool is_program(const Case& value) { return value.mode == "program"; }
+/// Returns whether the ranks wrap the module in DistributedDataParallel. Ranks
+/// with several devices use DataParallel.
+inline bool uses_ddp(const Case& value) {
+  return value.kind != "dp" && value.devices == 1;
+}
 /// Beginning of the names of statements that one rank executes and the others
 /// do not; see history.h.
 inline constexpr std::string_view kOneRank = "one_rank_";

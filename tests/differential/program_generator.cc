@@ -169,9 +169,8 @@ class ProgramGenerator {
     of_.history.clear();
     is_local_ = false;
     // DistributedDataParallel checks the module in train_step() only.
-    const bool is_ddp =
-        of_.kind == "ddp" || (of_.kind == "world" && of_.devices == 1);
-    if (is_ddp && (of_.flaw == "counts_forwards" || of_.flaw == "own_random")) {
+    if (uses_ddp(of_) &&
+        (of_.flaw == "counts_forwards" || of_.flaw == "own_random")) {
       write_train_step();
     }
     for (int64_t i = random_.between(differs_ ? 0 : 1, 5); i > 0; --i) {

@@ -157,7 +157,7 @@ Trace play_on_rank(const Case& of, const ProcessGroup& world) {
   const auto module =
       std::make_shared<InterpretedModule>(std::make_shared<const Case>(of));
   return play(of, [&]() -> std::unique_ptr<Strategy> {
-    if (of.devices == 1) return std::make_unique<DdpStrategy>(module, world);
+    if (uses_ddp(of)) return std::make_unique<DdpStrategy>(module, world);
     return std::make_unique<RankStrategy>(module, of.devices, world);
   });
 }
